@@ -1,0 +1,45 @@
+"""What the shim asks of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkengine.guards.action import Action
+from checkengine.replay.memory import MemoryImage, UndoEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the engine can do; what it cannot, the shim leaves out and says so in its log once."""
+
+    stop: bool = True
+    retry: bool = False
+    quarantine: bool = False
+    snapshot: bool = False
+
+
+class EngineAdapter(Protocol):
+    capabilities: Capabilities
+
+    def apply(self, action: Action) -> None:
+        """Stop, retry or quarantine one sequence. Called between sampling and commit of the same step."""
+
+    def environment(self) -> Mapping[str, Any]:
+        """All that is constant and decides numbers: model, weights digest, kernels, threads, libraries, device."""
+
+    def tokens(self, sequence: str) -> tuple[Sequence[int], Sequence[int]]:
+        """Prompt and output tokens of a live sequence."""
+
+    def snapshot(self, blocks: NDArray[np.int32]) -> MemoryImage:
+        """Copy of whole blocks as they are now."""
+
+    def undo_entries(self, since_step: int) -> Sequence[UndoEntry]:
+        """What the undo ring holds from that step on, oldest first; empty where there is none."""
+
+    def readable_blocks(self, sequences: Sequence[str]) -> NDArray[np.int32]:
+        """Blocks of these sequences and the blocks next to them in memory."""

@@ -1,0 +1,93 @@
+"""Events: what the shim tells to whoever listens. Listeners never slow a step down (design rule 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from checkengine.guards.action import Action
+from checkengine.guards.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRaised:
+    finding: Finding
+    incident: str
+    time: float
+    """Unix seconds, like every time in an event."""
+    primary: bool
+    """False where the sequence already has a finding with a deeper cause: evidence, not an incident."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTaken:
+    action: Action
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class GuardDisabled:
+    guard: str
+    reason: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class BrakePulled:
+    guard: str
+    stopped: int
+    window_seconds: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class BundleWritten:
+    bundle: str
+    incident: str
+    path: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class AuditJudged:
+    """A sampled step was judged off the serving path; `verdict` is the Verdict's kind."""
+
+    incident: str | None
+    sequence: str
+    step: int
+    verdict: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceEnded:
+    sequence: str
+    reason: str
+    prompt_tokens: int
+    output_tokens: int
+    ttft_seconds: float
+    total_seconds: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepMeasured:
+    """Once a step, for counters only."""
+
+    step: int
+    rows: int
+    tokens: int
+    seconds: float
+    guard_cpu_seconds: float
+    time: float
+
+
+Event = (
+    FindingRaised
+    | ActionTaken
+    | GuardDisabled
+    | BrakePulled
+    | BundleWritten
+    | AuditJudged
+    | SequenceEnded
+    | StepMeasured
+)

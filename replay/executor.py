@@ -1,0 +1,78 @@
+"""What replay asks of an engine: run a recorded step on given memory. Found by entry point `checkengine.executors`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkengine.detectors.logits.stats import RowStats
+from checkengine.guards.step import SequenceStart
+from checkengine.replay.memory import MemoryImage
+from checkengine.replay.record import StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class OpHash:
+    """Hash of one row's output of one op, for example ("layer.12.attention", row 3)."""
+
+    op: str
+    layer: int
+    row: int
+    fingerprint: int
+    finite: bool
+
+
+@dataclass(slots=True)
+class ReplayStep:
+    """A step to run: block tables in full, one array of blocks a row."""
+
+    record: StepRecord
+    block_tables: list[NDArray[np.int32]]
+    starts: Mapping[int, SequenceStart]
+    """By handle, for the rows that sample."""
+    outputs: Mapping[int, Sequence[int]]
+    """By handle: output tokens before this step (penalties and random draws need them)."""
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """Row-aligned with the record's sampling rows."""
+
+    stats: RowStats
+    tokens: NDArray[np.int32]
+    hashes: list[OpHash] = field(default_factory=list)
+
+
+class Executor(Protocol):
+    """Memory is opaque to replay: only the executor that made it reads or writes it."""
+
+    name: str
+    granularity: str
+    """The smallest op that `run(hashes=True)` tells apart, for example "attention per layer"."""
+    kernels: tuple[str, ...]
+    reference: str
+    """Name of the kernel that is simple and slow, the one to trust."""
+
+    def load(self, environment: Mapping[str, Any]) -> None:
+        """Load model, kernels and faults as the bundle's environment says; raise ReplayError where it cannot."""
+
+    def memory(self, image: MemoryImage) -> Any:
+        """Fresh memory that holds the image; block numbers outside it are refused at run time."""
+
+    def copy(self, memory: Any) -> Any: ...
+
+    def write_slots(
+        self, memory: Any, slots: NDArray[np.int32], pattern: float, layers: Sequence[int] | None = None
+    ) -> None:
+        """Fill whole slots (keys and values) with a number, in these layers or in all, through the cache writer."""
+
+    def run(self, step: ReplayStep, memory: Any, *, kernel: str | None = None, hashes: bool = False) -> StepOutput:
+        """Run one step: writes its KV into `memory`. `kernel` None is the recorded one."""
+
+
+class ReplayError(Exception):
+    """Replay cannot go on; the message says what, where and what to do."""

@@ -1,4 +1,7 @@
-"""What replay asks of an engine: run a recorded step on given memory. Found by entry point `checkengine.executors`."""
+"""What replay asks of an engine: run a recorded step on given memory.
+
+Found by the entry point group `checkengine.executors`.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(slots=True)
 class UndoEntry:
-    """The bytes of `slots` before `step` wrote them: tensor names as in MemoryImage, shape (slots, layers, heads, dim)."""
+    """The bytes of `slots` before `step` wrote them; names as in MemoryImage, shape (slots, layers, heads, dim)."""
 
     step: int
     slots: NDArray[np.int32]

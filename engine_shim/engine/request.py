@@ -33,7 +33,7 @@ class GenerationRequest:
 
     name: str
     prompt_tokens: list[int]
-    sampling: SamplingParameters = field(default_factory=SamplingParameters)
+    sampling: SamplingParameters = field(default_factory=lambda: SamplingParameters())
     language: str | None = None
     arrived: float = 0.0
     """Monotonic seconds."""

@@ -29,7 +29,7 @@ class Fault:
         """Change the packed attention output of shape (tokens, heads, dim) in place."""
 
     def logits(self, logits: torch.Tensor, lengths: Ints) -> None:
-        """Change raw logits of shape (sampling rows, vocabulary) in place; lengths as in `reads`, sampling rows only."""
+        """Change raw logits of shape (sampling rows, vocabulary) in place; `lengths` of the sampling rows."""
 
     def honours_stop(self, output_tokens: Sequence[int]) -> bool:
         """False where the engine fails to end the sequence at the stop token just sampled (the last of these)."""

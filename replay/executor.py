@@ -10,17 +10,21 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from checkengine.detectors.logits.stats import RowStats
 from checkengine.guards.step import SequenceStart
-from checkengine.replay.memory import MemoryImage
+from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import StepRecord
 
 
 @dataclass(frozen=True, slots=True)
 class OpHash:
-    """Hash of one row's output of one op, for example ("layer.12.attention", row 3)."""
+    """Hash of one row's output of one op, for example ("layer.12.attention", row 3); in the order of execution.
+
+    `row` counts the record's rows. Ops that come after the last layer (the head) have layer -1.
+    """
 
     op: str
     layer: int
@@ -39,6 +43,9 @@ class ReplayStep:
     """By handle, for the rows that sample."""
     outputs: Mapping[int, Sequence[int]]
     """By handle: output tokens before this step (penalties and random draws need them)."""
+    outside: UndoEntry | None = None
+    """New bytes of slots that rows which are not replayed wrote in this step. A run puts them into memory before the
+    step: each layer has its own slots, so no layer sees them early."""
 
 
 @dataclass(slots=True)
@@ -73,9 +80,16 @@ class Executor(Protocol):
     ) -> None:
         """Fill whole slots (keys and values) with a number, in these layers or in all, through the cache writer."""
 
+    def restore(self, memory: Any, slots: NDArray[np.int32], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put bytes back as they were; names and shapes as in UndoEntry."""
+
     def run(self, step: ReplayStep, memory: Any, *, kernel: str | None = None, hashes: bool = False) -> StepOutput:
         """Run one step: writes its KV into `memory`. `kernel` None is the recorded one."""
 
 
 class ReplayError(Exception):
     """Replay cannot go on; the message says what, where and what to do."""
+
+
+class WeightsChangedError(ReplayError):
+    """The weights that are here are not the weights that were recorded."""

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from checkengine.detectors.logits.stats import RowStats
+from checkengine.guards.errors import UserError
 from checkengine.guards.step import SequenceStart
 from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import StepRecord
@@ -87,8 +88,10 @@ class Executor(Protocol):
         """Run one step: writes its KV into `memory`. `kernel` None is the recorded one."""
 
 
-class ReplayError(Exception):
+class ReplayError(UserError):
     """Replay cannot go on; the message says what, where and what to do."""
+
+    exit_code = 129
 
 
 class WeightsChangedError(ReplayError):

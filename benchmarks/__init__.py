@@ -1,0 +1,1 @@
+"""Measuring commands: what checkengine costs and what it catches."""

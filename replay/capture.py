@@ -14,7 +14,7 @@ from checkengine.guards.finding import Finding
 from checkengine.replay.executor import ReplayStep
 from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import Ints, StepRecord
-from checkengine.replay.window import RecordedWindow, Tables, row_slices, written_slots
+from checkengine.replay.recorded import RecordedWindow, Tables, row_slices, written_slots
 
 
 def new_identifier() -> str:

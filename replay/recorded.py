@@ -1,4 +1,4 @@
-"""A stretch of recorded steps and the block tables of each."""
+"""A recorded stretch of steps and the block tables of each."""
 
 from __future__ import annotations
 

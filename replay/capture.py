@@ -62,12 +62,14 @@ class Capture:
                     block_tables=[tables[handle] for handle in record.handles.tolist()],
                     starts={handle: self.window.starts[handle] for handle in record.sampling_handles.tolist()},
                     outputs=before,
-                    outside=self.outside_writes(record, tables),
                 )
 
     def outside_writes(self, record: StepRecord, tables: Tables) -> UndoEntry | None:
-        """Bytes that rows which are not involved wrote into the image's blocks in this step: what they left there
-        is what the next write found there, or what the image holds."""
+        """Bytes that others than the involved rows wrote into the image's blocks in this step; None where nobody did.
+
+        A replay puts them back (Executor.restore) before it runs the step: each layer has its own slots, so no layer
+        sees them early. What they left there is what the next write found there, or what the image holds.
+        """
         written = written_slots(record, tables, self.memory.block_size)
         theirs = [slots for handle, slots in written.items() if handle not in self.involved]
         ours = [slots for handle, slots in written.items() if handle in self.involved]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from checkengine.detectors.logits.stats import RowStats
 from checkengine.guards.errors import UserError
 from checkengine.guards.step import SequenceStart
-from checkengine.replay.memory import MemoryImage, UndoEntry
+from checkengine.replay.memory import MemoryImage
 from checkengine.replay.record import StepRecord
 
 
@@ -44,9 +44,6 @@ class ReplayStep:
     """By handle, for the rows that sample."""
     outputs: Mapping[int, Sequence[int]]
     """By handle: output tokens before this step (penalties and random draws need them)."""
-    outside: UndoEntry | None = None
-    """New bytes of slots that rows which are not replayed wrote in this step. A run puts them into memory before the
-    step: each layer has its own slots, so no layer sees them early."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,34 @@
+"""Planted faults, each modelled on a public bug. They exist for drills and tests; nothing enables one by default."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from checkengine.engine_shim.faults.fault import Fault
+from checkengine.engine_shim.faults.masked_stop import MaskedStop
+from checkengine.engine_shim.faults.nan_attention import NanAttention
+from checkengine.engine_shim.faults.over_read import OverRead
+
+FAULTS: Mapping[str, type[Fault]] = {fault.name: fault for fault in (NanAttention, OverRead, MaskedStop)}
+
+
+def describe_fault(fault: Fault) -> dict[str, Any]:
+    """What `build_faults` needs to make it again: its name and its parameters, as JSON."""
+    parameters = {name: getattr(fault, name) for name in inspect.signature(type(fault)).parameters}
+    return {"name": fault.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in parameters.items()}}
+
+
+def build_faults(specs: Iterable[Mapping[str, Any]]) -> list[Fault]:
+    """Faults from `describe_fault`'s form; ValueError names an unknown one."""
+    faults = []
+    for spec in specs:
+        parameters = {key: value for key, value in spec.items() if key != "name"}
+        if spec.get("name") not in FAULTS:
+            raise ValueError(f"unknown fault {spec.get('name')!r}; known: {', '.join(sorted(FAULTS))}")
+        faults.append(FAULTS[spec["name"]](**parameters))
+    return faults
+
+
+__all__ = ["FAULTS", "Fault", "MaskedStop", "NanAttention", "OverRead", "build_faults", "describe_fault"]

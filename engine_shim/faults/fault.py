@@ -31,6 +31,6 @@ class Fault:
     def logits(self, logits: torch.Tensor, lengths: Ints) -> None:
         """Change raw logits of shape (sampling rows, vocabulary) in place; `lengths` of the sampling rows."""
 
-    def honours_stop(self, output_tokens: Sequence[int]) -> bool:
-        """False where the engine fails to end the sequence at the stop token just sampled (the last of these)."""
-        return True
+    def masks_stop(self, output_tokens: Sequence[int]) -> bool:
+        """True where the engine masks the stop tokens out of sampling for the token that follows these."""
+        return False

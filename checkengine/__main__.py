@@ -1,0 +1,5 @@
+"""`python -m checkengine`."""
+
+from checkengine.commands.main import run
+
+run()

@@ -1,0 +1,110 @@
+"""The `checkengine` command: one module a command, imported when it is called.
+
+Importing torch takes seconds, so `--help` and shell completion must not load any command.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from checkengine import __version__
+from checkengine.guards.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """A command lives in `checkengine.commands.<module>` as a Typer object named `app`."""
+
+    module: str
+    help: str
+    usage_exit_code: int = 2
+
+
+COMMANDS: dict[str, CommandEntry] = {
+    "demo": CommandEntry("demo", "Serve a real model, plant faults, catch, capture and replay them."),
+    "models": CommandEntry("models", "Fetch and list models for the demo and the tests."),
+    "serve": CommandEntry("serve", "Serve a model with guards over an OpenAI-compatible API."),
+    "replay": CommandEntry("replay", "Re-run a captured bundle; made for git bisect run.", usage_exit_code=129),
+    "bench": CommandEntry("bench", "Measure what checkengine costs and what it catches."),
+    "selftest": CommandEntry("selftest", "Check this installation on this machine."),
+    "config": CommandEntry("config", "Check a checkengine.toml."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Lists commands from the table; loads the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, entry in COMMANDS.items() if _exists(entry)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None or not _exists(entry):
+            return None
+        return click.Command(cmd_name, help=entry.help, short_help=entry.help)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name and command else command, rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if entry := COMMANDS.get(ctx.invoked_subcommand or ""):
+                error.exit_code = entry.usage_exit_code
+            raise
+
+
+def load_command(name: str) -> click.Command:
+    """Import the command's module and turn its `app` into a click command of that name."""
+    module = importlib.import_module(_module_name(COMMANDS[name]))
+    command: click.Command = typer.main.get_command(module.app)
+    command.name = name
+    return command
+
+
+def _module_name(entry: CommandEntry) -> str:
+    return f"checkengine.commands.{entry.module}"
+
+
+def _exists(entry: CommandEntry) -> bool:
+    return importlib.util.find_spec(_module_name(entry)) is not None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    """The check-engine light for LLM inference: guards, a black box and bit-exact replay."""
+
+
+def run() -> None:
+    """Console script. A `UserError` becomes one line on stderr and its exit code."""
+    try:
+        app()
+    except UserError as error:
+        print(f"checkengine: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except BrokenPipeError:
+        sys.stderr.close()
+        raise SystemExit(0) from None

@@ -11,12 +11,15 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from checkengine import __version__
 from checkengine.guards.errors import UserError
+
+
+USAGE = 2
+"""Exit code of a wrong command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class CommandEntry:
 
     module: str
     help: str
-    usage_exit_code: int = 2
+    usage_exit_code: int = USAGE
 
 
 COMMANDS: dict[str, CommandEntry] = {
@@ -40,36 +43,29 @@ COMMANDS: dict[str, CommandEntry] = {
 
 
 class LazyGroup(TyperGroup):
-    """Lists commands from the table; loads the one that is called."""
+    """Lists commands from the table; loads the one that is called.
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    Untyped where the base class is: newer releases of typer carry a click of their own.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
         return [name for name, entry in COMMANDS.items() if _exists(entry)]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entry = COMMANDS.get(cmd_name)
         if entry is None or not _exists(entry):
             return None
-        return click.Command(cmd_name, help=entry.help, short_help=entry.help)
+        return TyperCommand(cmd_name, help=entry.help, short_help=entry.help)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and command else command, rest
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except click.UsageError as error:
-            if entry := COMMANDS.get(ctx.invoked_subcommand or ""):
-                error.exit_code = entry.usage_exit_code
-            raise
 
-
-def load_command(name: str) -> click.Command:
+def load_command(name: str) -> Any:
     """Import the command's module and turn its `app` into a click command of that name."""
     module = importlib.import_module(_module_name(COMMANDS[name]))
-    command: click.Command = typer.main.get_command(module.app)
+    command = typer.main.get_command(module.app)
     command.name = name
     return command
 
@@ -105,6 +101,11 @@ def run() -> None:
     except UserError as error:
         print(f"checkengine: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
-    except BrokenPipeError:
-        sys.stderr.close()
-        raise SystemExit(0) from None
+    except SystemExit as stop:
+        raise SystemExit(_usage_exit_code(sys.argv[1:]) if stop.code == USAGE else stop.code) from None
+
+
+def _usage_exit_code(arguments: list[str]) -> int:
+    """git bisect would take 2 for a verdict, so replay answers a wrong command line with a code of its own."""
+    names = [argument for argument in arguments if argument in COMMANDS]
+    return COMMANDS[names[0]].usage_exit_code if names else USAGE

@@ -17,7 +17,6 @@ from typer.core import TyperCommand, TyperGroup
 from checkengine import __version__
 from checkengine.guards.errors import UserError
 
-
 USAGE = 2
 """Exit code of a wrong command line."""
 

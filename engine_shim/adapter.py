@@ -36,7 +36,7 @@ class EngineAdapter(Protocol):
         """Prompt and output tokens of a live sequence."""
 
     def snapshot(self, blocks: NDArray[np.int32]) -> MemoryImage:
-        """Copy of whole blocks as they are now."""
+        """Copy of whole blocks as they are now; numbers outside the memory are left out."""
 
     def undo_entries(self, since_step: int) -> Sequence[UndoEntry]:
         """What the undo ring holds from that step on, oldest first; empty where there is none."""

@@ -1,0 +1,1 @@
+"""The drills: real requests, one planted fault at a time, and what checkengine made of it."""

@@ -1,0 +1,83 @@
+"""The chat requests of the demo. Prompts and seeds were fixed before any guard was run on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    name: str
+    messages: tuple[Message, ...]
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+
+
+def user(content: str) -> tuple[Message, ...]:
+    return ({"role": "user", "content": content},)
+
+
+SEARCH = '<tool_call>{"name": "search", "arguments": {"query": "population of Lisbon"}}</tool_call>'
+NOTHING: Message = {"role": "tool", "content": '{"results": []}'}
+
+AGENT: tuple[Message, ...] = (
+    {
+        "role": "system",
+        "content": "You can call one function: search(query). Answer with a call, for example:\n"
+        '<tool_call>{"name": "search", "arguments": {"query": "weather in Oslo"}}</tool_call>',
+    },
+    {"role": "user", "content": "population of Lisbon"},
+    *({"role": "assistant", "content": SEARCH}, NOTHING) * 3,
+)
+"""An agent whose search found nothing three times."""
+
+ARTICLE = (
+    "Lighthouses were built to warn ships of dangerous coasts and to guide them into harbours. The first ones were "
+    "open fires on hills. Later the fire was placed on a platform, and so the tower was born. The most famous tower "
+    "of antiquity stood on the island of Pharos near Alexandria and was more than a hundred metres high. In the "
+    "Middle Ages few were built, because trade by sea had declined. With the growth of shipping in the seventeenth "
+    "and eighteenth centuries, many countries began to mark their coasts. Engineers learned to build towers on rocks "
+    "that the tide covers twice a day, with granite blocks that lock into each other like the pieces of a puzzle. "
+    "Lamps burned whale oil, then rape seed oil, then paraffin, and in the end electricity. The greatest step was "
+    "the lens that Augustin Fresnel designed in 1822: rings of prisms gather the light of one lamp into a beam that "
+    "can be seen twenty miles away. Keepers lived in the towers with their families, wound the clockwork that turned "
+    "the lens, trimmed the wicks and kept a log of wind and weather. Today almost all lights run by themselves, and "
+    "satellites tell ships where they are; yet many towers are kept, since a sailor likes to see with his own eyes "
+    "what the instruments say."
+)
+
+CHATS: tuple[Chat, ...] = (
+    Chat("article", user(f"Read this text.\n\n{ARTICLE}\n\nWrite a short summary of it."), 256),
+    Chat("agent", AGENT, 256),
+    Chat("tides", user("Explain to a child why the sea has tides."), 256),
+    Chat("photosynthesis", user("What is photosynthesis? Answer in two sentences."), 56),
+    Chat("bread", user("Give me three tips for baking bread at home."), 56),
+    Chat("letter", user("Write a polite email that asks a colleague to move our meeting to Friday."), 56, 0.7, 1),
+    Chat("python", user("Write a Python function that returns the largest number in a list."), 56),
+    Chat("haiku", user("Write a short poem about the first snow."), 56, 0.7, 2),
+    Chat("bicycle", user("How do I fix a flat bicycle tyre?"), 56),
+    Chat("rome", user("Who was Julius Caesar?"), 56),
+    Chat("interview", user("How should I prepare for a job interview?"), 56, 0.7, 3),
+    Chat("moon", user("How far away is the Moon?"), 56),
+    Chat("story", user("Tell me a short story about a fox and a crow."), 56, 0.7, 4),
+    Chat("savings", user("What is the difference between a savings account and a current account?"), 56),
+    Chat("plants", user("Which house plants need little light?"), 56, 0.7, 5),
+    Chat("sleep", user("Why do we need sleep?"), 56),
+)
+
+
+def to_request(chat: Chat, tokenizer: object) -> GenerationRequest:
+    """The request as the server would make it from the same messages."""
+    rendered = tokenizer.apply_chat_template(list(chat.messages), add_generation_prompt=True, return_dict=True)  # type: ignore[attr-defined]
+    sampling = SamplingParameters(
+        temperature=chat.temperature,
+        top_p=0.9 if chat.temperature else 1.0,
+        seed=chat.seed,
+        max_tokens=chat.max_tokens,
+    )
+    return GenerationRequest(chat.name, list(rendered["input_ids"]), sampling)

@@ -1,0 +1,161 @@
+"""Captures: the window, the tokens and the KV pages of the sequences involved, cloned while serving goes on."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkengine.engine_shim.adapter import EngineAdapter
+from checkengine.guards.action import Action
+from checkengine.guards.finding import Finding
+from checkengine.replay.capture import Capture, inside
+from checkengine.replay.memory import MemoryImage, UndoEntry
+from checkengine.replay.record import Ints, StepRecord
+from checkengine.replay.recorded import RecordedWindow
+from checkengine.replay.recorder import Recorder
+
+logger = logging.getLogger("checkengine.capture")
+
+REMEMBERED = 10_000
+"""Incidents that are known to have a bundle."""
+
+
+def take_capture(
+    adapter: EngineAdapter,
+    recorder: Recorder,
+    handles: Iterable[int],
+    *,
+    first_step: int,
+    findings: tuple[Finding, ...] = (),
+    incident: str | None = None,
+) -> Capture:
+    """Clone what a replay of these sequences needs, as of now: between a step's sampling and its commit."""
+    window = recorder.window(first_step)
+    environment = adapter.environment()
+    everyone = {int(handle) for record in window.records for handle in record.handles}
+    involved = frozenset(everyone if environment.get("all_rows") else handles)
+    image = adapter.snapshot(blocks_to_copy(window, involved))
+    undo = [kept_undo(entry, image) for entry in adapter.undo_entries(window.first_step)]
+    return Capture(
+        window=window,
+        memory=image,
+        involved=involved,
+        histories=histories(adapter, window, involved),
+        undo=undo,
+        environment=environment,
+        findings=findings,
+        incident=incident,
+        time=time.time(),
+    )
+
+
+def blocks_to_copy(window: RecordedWindow, handles: frozenset[int]) -> NDArray[np.int32]:
+    """Blocks in the tables of these sequences at any step of the window, and the blocks next to them in memory:
+    a kernel that reads past an end reads there."""
+    own: set[int] = set()
+    for _, tables in window.walk():
+        for handle in handles & tables.keys():
+            own.update(tables[handle].tolist())
+    near = {block + shift for block in own if block >= 0 for shift in (-1, 0, 1)}
+    return np.array(sorted(block for block in near if block >= 0), np.int32)
+
+
+def kept_undo(entry: UndoEntry, image: MemoryImage) -> UndoEntry:
+    """The part of an undo entry that lies in the image."""
+    kept = np.isin(entry.slots, inside(entry.slots, image))
+    rows = np.flatnonzero(kept)
+    return UndoEntry(entry.step, entry.slots[rows], {name: tensor[rows] for name, tensor in entry.tensors.items()})
+
+
+def histories(adapter: EngineAdapter, window: RecordedWindow, handles: frozenset[int]) -> dict[int, Ints]:
+    """By handle: the output tokens before the sequence's first row in the window; sequences that are gone are left
+    out, since the window itself holds the tokens of what ended inside it."""
+    found: dict[int, Ints] = {}
+    for record in window.records:
+        for handle, start in zip(record.handles.tolist(), record.starts.tolist(), strict=True):
+            if handle not in handles or handle in found:
+                continue
+            before = start - len(window.starts[handle].prompt_tokens)
+            found[handle] = np.array(outputs_of(adapter, window.starts[handle].name)[: max(before, 0)], np.int32)
+    return {handle: tokens for handle, tokens in found.items() if len(tokens)}
+
+
+def outputs_of(adapter: EngineAdapter, name: str) -> list[int]:
+    try:
+        return list(adapter.tokens(name)[1])
+    except KeyError:
+        return []
+
+
+class CaptureOnFinding:
+    """A step listener: one capture an incident, handed to a writer on a thread of its own."""
+
+    def __init__(
+        self,
+        adapter: EngineAdapter,
+        recorder: Recorder,
+        write: Callable[[Capture], None],
+        *,
+        window_steps: int,
+        waiting: int = 2,
+    ) -> None:
+        """`write` puts a capture on disk and tells of it; at most `waiting` captures, which hold KV pages, wait for it."""
+        self.dropped = 0
+        """Captures that were not taken because the writer is behind."""
+        self.enabled = True
+        self._adapter = adapter
+        self._recorder = recorder
+        self._write = write
+        self._window_steps = window_steps
+        self._captured: OrderedDict[str, None] = OrderedDict()
+        self._queue: queue.Queue[Capture | None] = queue.Queue(waiting)
+        self._thread = threading.Thread(target=self._run, name="checkengine-capture", daemon=True)
+        self._thread.start()
+
+    def step_done(self, record: StepRecord, findings: list[Finding], actions: list[Action]) -> None:
+        for action in actions:
+            if self.enabled and action.incident not in self._captured:
+                self._remember(action.incident)
+                self._capture(record, action, findings)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Write what waits, then end the thread."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+
+    def _remember(self, incident: str) -> None:
+        self._captured[incident] = None
+        while len(self._captured) > REMEMBERED:
+            self._captured.popitem(last=False)
+
+    def _capture(self, record: StepRecord, action: Action, findings: list[Finding]) -> None:
+        if self._queue.full():
+            self.dropped += 1
+            logger.warning("no capture of incident %s: the bundle writer is behind", action.incident)
+            return
+        names = {action.sequence}
+        window = self._recorder.window(record.step)
+        handles = [handle for handle in record.handles.tolist() if window.starts[handle].name in names]
+        capture = take_capture(
+            self._adapter,
+            self._recorder,
+            handles,
+            first_step=max(0, record.step - self._window_steps + 1),
+            findings=tuple(finding for finding in findings if finding.sequence in names),
+            incident=action.incident,
+        )
+        self._queue.put(capture)
+
+    def _run(self) -> None:
+        while (capture := self._queue.get()) is not None:
+            try:
+                self._write(capture)
+            except Exception:
+                logger.exception("the bundle of incident %s could not be written", capture.incident)

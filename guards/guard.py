@@ -16,7 +16,7 @@ class Guard(Protocol):
     """
 
     name: str
-    """As in the configuration: logits, tokens, stop, repetition, tool_calls, language…"""
+    """As in the configuration: nonfinite, uniform, impossible_token, ignored_stop, repetition, tool_calls, language…"""
     version: int
     needs_stats: bool
 

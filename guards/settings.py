@@ -1,0 +1,129 @@
+"""Settings of the guards: the sections `[guards.<name>]`, `[brake]` and `[logits]` of checkengine.toml."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+GuardAction = Literal["off", "observe", "warn", "stop", "retry"]
+
+
+class Section(BaseModel):
+    """A table of checkengine.toml: unknown keys are refused, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GuardSettings(Section):
+    """What every guard has. Budgets are CPU time of the guard in one step."""
+
+    action: GuardAction = "observe"
+    budget_microseconds: float = Field(500.0, gt=0)
+    """For the step as such…"""
+    budget_microseconds_per_row: float = Field(20.0, ge=0)
+    """…and for each row of its batch."""
+    quarantine: bool = False
+    """Keep the sequence's KV blocks from being handed on when this guard stops or retries it."""
+
+
+class NonFiniteSettings(GuardSettings):
+    """NaN or an infinity in raw logits."""
+
+    action: GuardAction = "stop"
+    quarantine: bool = True
+
+
+class UniformSettings(GuardSettings):
+    """All logits of a row alike: what engines make of a row of NaN."""
+
+    action: GuardAction = "stop"
+    quarantine: bool = True
+    entropy_tolerance: float = Field(1e-4, ge=0)
+    """Nats below ln(vocabulary) at which a row still counts as uniform (level `full` only)."""
+
+
+class ImpossibleTokenSettings(GuardSettings):
+    """A token id that the tokenizer cannot decode."""
+
+    action: GuardAction = "stop"
+
+
+class IgnoredStopSettings(GuardSettings):
+    """Tokens after an end token that the request honours."""
+
+
+class RepetitionSettings(GuardSettings):
+    """An exact cycle at the end of the output. It counts once all of the minima hold."""
+
+    minimum_copies: int = Field(3, ge=2)
+    """Whole copies of the period, the first one included."""
+    minimum_span: int = Field(48, ge=16)
+    """Tokens that the copies cover together: below it are tables, dividers and zero-filled numbers…"""
+    short_period: int = Field(4, ge=1)
+    """…of which those with a period up to this one…"""
+    short_span: int = Field(96, ge=16)
+    """…need to cover more."""
+    longest_period: int = Field(512, ge=1, le=4096)
+
+
+class ToolCallSettings(GuardSettings):
+    """Tool calls that run away inside one generation."""
+
+    same_call_limit: int = Field(2, ge=2)
+    """The same call (name and arguments) seen this many times is a fault; so is any call after an ignored stop."""
+    open_call_limit: int = Field(2048, ge=16)
+    """Tokens after which a call that is still open is a fault."""
+    stray_closing_limit: int = Field(2, ge=1)
+    """Closing delimiters in a row without an opening one that are a fault."""
+
+
+class LanguageSettings(GuardSettings):
+    """Writing systems that neither the prompt nor the expected language uses."""
+
+    salad_evidence: int = Field(6, ge=2)
+    """Weight at which jumps among several of them count; a change of writing system weighs 2."""
+    switch_tokens: int = Field(40, ge=4)
+    """Tokens in a row of a single one that count as a switch."""
+
+
+class GuardsSettings(Section):
+    """`[guards]`: one table a guard, by the guard's name."""
+
+    maximum_retries: int = Field(1, ge=0, le=16)
+    """Retries of one sequence; after these it is stopped."""
+    warm_up_steps: int = Field(64, ge=0)
+    """Steps in which a guard's budget is not yet enforced."""
+    overruns: int = Field(10, ge=1)
+    """Overruns in a row after which a guard is switched off."""
+    nonfinite: NonFiniteSettings = Field(default_factory=NonFiniteSettings)
+    uniform: UniformSettings = Field(default_factory=UniformSettings)
+    impossible_token: ImpossibleTokenSettings = Field(default_factory=ImpossibleTokenSettings)
+    ignored_stop: IgnoredStopSettings = Field(default_factory=IgnoredStopSettings)
+    repetition: RepetitionSettings = Field(default_factory=RepetitionSettings)
+    tool_calls: ToolCallSettings = Field(default_factory=ToolCallSettings)
+    language: LanguageSettings = Field(default_factory=LanguageSettings)
+
+    def of(self, guard: str) -> GuardSettings:
+        """A guard's settings by name; a guard that has no table of its own gets the common defaults (it observes)."""
+        found = getattr(self, guard, None)
+        return found if isinstance(found, GuardSettings) else GuardSettings()
+
+
+class BrakeSettings(Section):
+    """How much guards may take from the traffic before they fall back to observing."""
+
+    maximum_stopped_fraction: float = Field(0.01, ge=0, le=1)
+    """Of the sequences in the window, by one guard."""
+    minimum_stopped: int = Field(5, ge=0)
+    """Stops in the window that are always allowed, however little the traffic."""
+    window_seconds: float = Field(300.0, gt=0)
+    maximum_quarantined_fraction: float = Field(0.02, ge=0, le=1)
+    """Of the KV blocks; beyond it a quarantine becomes a warning."""
+
+
+class LogitsSettings(Section):
+    """How much is measured of each row of raw logits."""
+
+    level: Literal["auto", "screen", "full"] = "auto"
+    """`screen`: non-finite, extrema. `full`: entropy, margin and fingerprint too (replay compares these)."""

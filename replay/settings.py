@@ -1,0 +1,51 @@
+"""Settings of the black box: the sections `[recorder]`, `[capture]` and `[audit]` of checkengine.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MEBIBYTE = 1 << 20
+
+
+class Section(BaseModel):
+    """A table of checkengine.toml: unknown keys are refused, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RecorderSettings(Section):
+    """The ring of step records and, beside it, the ring of overwritten KV bytes."""
+
+    enabled: bool = True
+    steps: int = Field(4096, ge=1)
+    """Records kept; the oldest leave first."""
+    bytes: int = Field(64 * MEBIBYTE, ge=MEBIBYTE)
+    """Bound of the records' memory."""
+    undo_steps: int = Field(64, ge=0)
+    """Steps whose overwritten slots are kept; 0 switches the undo ring off."""
+    undo_bytes: int = Field(256 * MEBIBYTE, ge=0)
+    """Bound of the undo ring's memory."""
+
+
+class CaptureSettings(Section):
+    """Bundles: what is written to disk when a guard fires."""
+
+    enabled: bool = True
+    content: Literal["none", "full"] = "none"
+    """`full` writes token ids and KV bytes, which are personal data, to disk; `none` writes neither."""
+    directory: Path = Path("checkengine-bundles")
+    window_steps: int = Field(64, ge=1)
+    """Steps before the trigger that a bundle holds."""
+    maximum_bundles: int = Field(100, ge=1)
+    """Bundles kept in the directory; the oldest are removed."""
+
+
+class AuditSettings(Section):
+    """Healthy-looking steps that are judged in memory now and then, off the serving path."""
+
+    enabled: bool = True
+    every_steps: int = Field(512, ge=1)
+    """One audited step in so many, on average."""

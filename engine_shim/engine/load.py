@@ -1,0 +1,33 @@
+"""Loads a model for the engine and says what is constant about it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def load_model(path_or_name: str | Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """Model in evaluation mode and its tokenizer, from a folder or by name on the hub."""
+    tokenizer = AutoTokenizer.from_pretrained(str(path_or_name))
+    model = AutoModelForCausalLM.from_pretrained(str(path_or_name), dtype=dtype)
+    return model.eval(), tokenizer
+
+
+def stop_tokens(model: Any, tokenizer: Any | None) -> frozenset[int]:
+    """End tokens of the generation configuration, the model's configuration and the tokenizer."""
+    found: set[int] = set()
+    for source in (model.generation_config, model.config.get_text_config(), tokenizer):
+        identity = getattr(source, "eos_token_id", None)
+        found |= set(identity) if isinstance(identity, list) else {identity} if identity is not None else set()
+    return frozenset(found)
+
+
+def config_digest(model: Any) -> str:
+    """SHA-256 of the model's configuration without the paths in it."""
+    config = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()

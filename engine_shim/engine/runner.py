@@ -1,0 +1,142 @@
+"""Runs one packed batch through the model on one KV memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from checkengine.engine_shim.engine.attention import attending
+from checkengine.engine_shim.engine.batch import PackedBatch
+from checkengine.engine_shim.engine.kernels import KERNELS, AttentionCall, Rows
+from checkengine.engine_shim.engine.kv_memory import KVMemory
+from checkengine.engine_shim.faults.fault import Fault
+
+Ints = NDArray[np.int32]
+
+Observer = Callable[[str, int, torch.Tensor], None]
+"""(op, layer, output of shape (tokens, …)): "attention" and "hidden" for every layer, in the order in which they run."""
+
+
+class ModelRunner:
+    """Owns nothing but what it is given; several runners may share the weights, each in its own thread.
+
+    The `reference` kernel stands for "no defect of ours": planted faults act on production kernels only.
+    """
+
+    def __init__(self, model: Any, memory: KVMemory, kernel: str = "paged", faults: Sequence[Fault] = ()) -> None:
+        self.model = model
+        self.memory = memory
+        self.kernel = kernel
+        self.faults = tuple(faults)
+
+    def forward(
+        self, batch: PackedBatch, *, kernel: str | None = None, observer: Observer | None = None
+    ) -> torch.Tensor:
+        """Raw logits, float32 (float64 for a float64 model), shape (sampling rows, vocabulary). Writes the batch's KV.
+
+        A batch in which no row samples gives shape (0, vocabulary).
+        """
+        kernel = kernel or self.kernel
+        faults = () if kernel == "reference" else self.faults
+        attention = _StepAttention(self.memory, batch, kernel, faults, observer)
+        hooks = _watch_hidden(self.model, observer) if observer else []
+        sampling = batch.sampling_positions if len(batch.sampling_positions) else np.zeros(1, np.int64)
+        try:
+            with torch.no_grad(), attending(attention):
+                output = self.model(
+                    input_ids=torch.from_numpy(batch.token_ids.astype(np.int64)).unsqueeze(0),
+                    position_ids=torch.from_numpy(batch.positions.astype(np.int64)).unsqueeze(0),
+                    use_cache=False,
+                    logits_to_keep=torch.from_numpy(sampling),
+                )
+                logits = _at_least_float32(output.logits[0])[: len(batch.sampling_positions)]
+                for fault in faults:
+                    fault.logits(logits, batch.lengths[batch.samples])
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return logits
+
+
+@dataclass(slots=True)
+class _Reads:
+    """What the kernel is told to read, by layer where faults change it."""
+
+    tables: Ints
+    lengths: Ints
+
+
+class _StepAttention:
+    """The attention of one forward."""
+
+    def __init__(
+        self,
+        memory: KVMemory,
+        batch: PackedBatch,
+        kernel: str,
+        faults: Sequence[Fault],
+        observer: Observer | None,
+    ) -> None:
+        self.memory = memory
+        self.batch = batch
+        self.kernel = KERNELS[kernel]
+        self.faults = faults
+        self.observer = observer
+        located = memory.locate(batch.tables)
+        self.slots = torch.from_numpy(batch.slots_in(located).astype(np.int64))
+        self.rows = Rows.of(located, batch.lengths, batch.query_lengths, batch.first_tokens)
+
+    def attend(
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+    ) -> torch.Tensor:
+        layer: int = module.layer_idx
+        self.memory.write(layer, self.slots, key, value)
+        output = self.kernel(self._call(layer, query, options), self._rows(layer))
+        for fault in self.faults:
+            fault.attention_output(layer, output, self.batch.lengths, self.batch.query_lengths)
+        if self.observer:
+            self.observer("attention", layer, output)
+        return output
+
+    def _call(self, layer: int, query: torch.Tensor, options: dict[str, Any]) -> AttentionCall:
+        return AttentionCall(
+            query=query,
+            memory=self.memory.layers[layer],
+            scaling=options.get("scaling") or query.shape[-1] ** -0.5,
+            window=options.get("sliding_window"),
+            softcap=options.get("softcap"),
+            sinks=options.get("s_aux"),
+        )
+
+    def _rows(self, layer: int) -> Rows:
+        if not self.faults:
+            return self.rows
+        tables, lengths = self.batch.tables, self.batch.lengths
+        for fault in self.faults:
+            tables, lengths = fault.reads(layer, tables, lengths, self.batch.query_lengths)
+        if tables is self.batch.tables and lengths is self.batch.lengths:
+            return self.rows
+        return Rows.of(self.memory.locate(tables), lengths, self.batch.query_lengths, self.batch.first_tokens)
+
+
+def _watch_hidden(model: Any, observer: Observer) -> list[Any]:
+    """Hooks that show every decoder layer's output."""
+
+    def watch(layer: int) -> Callable[..., None]:
+        def hook(module: Any, args: Any, output: Any) -> None:
+            hidden = output[0] if isinstance(output, tuple) else output
+            observer("hidden", layer, hidden[0])
+
+        return hook
+
+    layers = model.get_decoder().layers
+    return [layer.register_forward_hook(watch(index)) for index, layer in enumerate(layers)]
+
+
+def _at_least_float32(logits: torch.Tensor) -> torch.Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()

@@ -1,0 +1,122 @@
+"""The composition root: from settings to a shim with its guards, recorder, captures and listeners."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from checkengine.config import Settings, load_settings
+from checkengine.detectors import Vocabulary, warm_up
+from checkengine.engine_shim.adapter import EngineAdapter
+from checkengine.engine_shim.bundles import BundleWriter
+from checkengine.engine_shim.capturing import CaptureOnFinding
+from checkengine.engine_shim.shim import Shim, ShimParts
+from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
+from checkengine.replay.recorder import Recorder
+
+
+@dataclass(slots=True)
+class Assembly:
+    """Everything that was built around one engine; `close` writes what waits."""
+
+    settings: Settings
+    bus: EventBus
+    book: IncidentBook
+    pipeline: Pipeline
+    policy: Policy
+    recorder: Recorder | None
+    captures: CaptureOnFinding | None
+    parts: ShimParts
+    closers: list[Any] = field(default_factory=list)
+
+    def close(self) -> None:
+        for part in (*self.closers, self.bus):
+            part.close()
+
+
+def assemble(adapter: EngineAdapter, settings: Settings, vocabulary: Vocabulary) -> Assembly:
+    """Guards, policy, recorder and captures for an engine. Compiles what needs compiling: call before ready."""
+    warm_up()
+    bus, book = EventBus(), IncidentBook()
+    environment = adapter.environment()
+    pipeline = Pipeline(build_guards(settings.guards, vocabulary), settings.guards, publish=bus.publish)
+    policy = Policy(
+        settings.guards,
+        settings.brake,
+        book,
+        publish=bus.publish,
+        replica=replica_name(),
+        kernel=str(environment.get("kernel", "")),
+    )
+    recorder = build_recorder(settings)
+    level = None if settings.logits.level == "auto" else settings.logits.level
+    parts = ShimParts(pipeline, policy, bus, recorder, level=level)
+    assembly = Assembly(settings, bus, book, pipeline, policy, recorder, None, parts)
+    if recorder is not None and settings.capture.enabled and adapter.capabilities.snapshot:
+        add_captures(assembly, adapter, recorder)
+    return assembly
+
+
+def build_recorder(settings: Settings) -> Recorder | None:
+    chosen = settings.recorder
+    return Recorder(chosen.steps, chosen.bytes) if chosen.enabled else None
+
+
+def add_captures(assembly: Assembly, adapter: EngineAdapter, recorder: Recorder) -> None:
+    settings = assembly.settings.capture
+    writer = BundleWriter(settings, assembly.bus, assembly.book)
+    assembly.captures = CaptureOnFinding(adapter, recorder, writer.write, window_steps=settings.window_steps)
+    assembly.parts.listeners.append(assembly.captures)
+    assembly.closers.append(assembly.captures)
+
+
+def replica_name() -> str:
+    """What tells this process from its siblings: host name and process id."""
+    return os.environ.get("CHECKENGINE_REPLICA") or f"{socket.gethostname()}:{os.getpid()}"
+
+
+class EngineShim(Shim):
+    """The shim for an engine of one's own: ten lines in its step loop (README).
+
+    `tokenizer` is a transformers tokenizer (guards that read text need its vocabulary); `config` is the path of a
+    checkengine.toml, or Settings; without it the file is looked for as `load_settings` does.
+    Raises ConfigurationError for a configuration that cannot be used.
+    """
+
+    def __init__(
+        self,
+        adapter: EngineAdapter,
+        *,
+        tokenizer: Any,
+        config: Settings | Path | str | None = None,
+        vocabulary_size: int | None = None,
+    ) -> None:
+        settings = config if isinstance(config, Settings) else load_settings(config)
+        self.assembly = assemble(adapter, settings, Vocabulary.from_tokenizer(tokenizer, vocabulary_size))
+        super().__init__(adapter, self.assembly.parts)
+
+    def close(self) -> None:
+        """Write what waits and end the threads."""
+        self.assembly.close()
+
+
+def embed(
+    model: Any, tokenizer: Any, settings: Settings, faults: Sequence[Any] = (), *, watched: bool = True
+) -> tuple[Any, EngineShim | None]:
+    """The embedded engine over a loaded model, with a shim (`watched`) or bare, for comparison."""
+    from checkengine.engine_shim.engine.engine import Engine
+    from checkengine.replay.undo import UndoRing
+
+    recorder = settings.recorder
+    undo = UndoRing(recorder.undo_steps, recorder.undo_bytes) if watched and recorder.undo_steps else None
+    engine = Engine(model, tokenizer, settings.engine, undo=undo, faults=faults)
+    if not watched:
+        return engine, None
+    size = model.get_output_embeddings().weight.shape[0]
+    shim = EngineShim(engine, tokenizer=tokenizer, config=settings, vocabulary_size=size)
+    engine.shim = shim
+    return engine, shim

@@ -1,0 +1,158 @@
+"""The ring of step records: always on, fixed in memory, never in the engine's way."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkengine.guards.step import SequenceStart
+from checkengine.replay import frame
+from checkengine.replay.record import BlockTables, Ints, StepRecord
+from checkengine.replay.recorded import RecordedWindow
+from checkengine.replay.ring import FrameRing
+
+
+class Recorder:
+    """Keeps the last `steps` step records in at most `bytes` of memory, allocated once.
+
+    One thread (the engine's) calls `begin` and `finish`; any thread may call `window`. Neither `begin` nor `finish`
+    raises: a step that cannot be recorded is counted in `dropped`, and the usable window starts after it. A step
+    that is overwritten because it grew old is no drop.
+
+    A quarter of the bytes is set aside for the prompts of sequences that ended while records still name them.
+    """
+
+    def __init__(self, steps: int = 4096, bytes: int = 64 << 20, checkpoint_every: int = 256) -> None:
+        self.dropped = 0
+        self._prompts_limit = bytes // 4
+        self._ring = FrameRing(steps, (bytes - self._prompts_limit) // 4)
+        self._checkpoint_steps = max(1, min(checkpoint_every, steps // 4))
+        self._checkpoint_words = self._ring.capacity // 4
+        self._steps_since_checkpoint = -1
+        self._words_since_checkpoint = 0
+        self._gap = 0
+        """First frame after the last step that could not be recorded."""
+        self._kernels: list[str] = []
+        self._starts: dict[int, SequenceStart] = {}
+        self._ended: dict[int, tuple[SequenceStart, array[int]]] = {}
+        self._leaving: deque[tuple[int, int]] = deque()
+        self._prompt_bytes = 0
+        self._lock = threading.Lock()
+
+    def begin(self, record: StepRecord) -> None:
+        """Record what decides the step, before it runs."""
+        with self._lock:
+            try:
+                self._note_sequences(record)
+                self._write(record)
+            except Exception:
+                self.dropped += 1
+                self._gap = self._ring.head
+                self._steps_since_checkpoint = -1
+
+    def finish(self, step: int, fingerprints: NDArray[np.uint64] | None, sampled: Ints) -> None:
+        """Record the outcome, aligned with the rows that sample. Fingerprints may be None or empty (level screen)."""
+        with self._lock:
+            number = self._ring.find(step)
+            if number is None:
+                return
+            try:
+                words = self._ring.frame(number)
+                self._ring.marks[number % self._ring.steps] |= frame.write_outcome(words, fingerprints, sampled)
+            except Exception:
+                self.dropped += 1
+
+    def window(self, first_step: int | None = None) -> RecordedWindow:
+        """Decoded records from `first_step` on (None: all that the ring holds), at the earliest from the oldest
+        checkpoint: a step before it has no block tables. Writing goes on meanwhile."""
+        with self._lock:
+            snapshot = self._ring.snapshot(self._gap)
+            starts: dict[int, SequenceStart] = dict(self._starts)
+            ended = dict(self._ended)
+            kernels = list(self._kernels)
+        indices = snapshot.from_checkpoint(first_step)
+        frames = snapshot.copy(indices)
+        with self._lock:
+            indices = snapshot.surviving(indices, self._ring.tail)
+            dropped = self.dropped
+        starts.update({h: replace(start, prompt_tokens=tuple(prompt)) for h, (start, prompt) in ended.items()})
+        read = (frame.Frame(frames[index], int(snapshot.marks[index])).record(starts, kernels) for index in indices)
+        return assembled(read, starts, dropped, first_step)
+
+    def _note_sequences(self, record: StepRecord) -> None:
+        for start in record.begun:
+            self._starts[start.handle] = start
+        for handle in record.ended:
+            start_or_none = self._starts.pop(handle, None)
+            if start_or_none is not None:
+                self._retire(start_or_none)
+
+    def _retire(self, start: SequenceStart) -> None:
+        """Its prompt goes into 4 bytes a token: the engine lets go of the tuple, records may still name it."""
+        prompt = array("i", start.prompt_tokens)
+        self._ended[start.handle] = (replace(start, prompt_tokens=()), prompt)
+        self._leaving.append((self._ring.head, start.handle))
+        self._prompt_bytes += 4 * len(prompt)
+        while self._prompt_bytes > self._prompts_limit and self._ring.evict():
+            self._forget_evicted()
+
+    def _forget_evicted(self) -> None:
+        while self._leaving and self._leaving[0][0] <= self._ring.tail:
+            _, prompt = self._ended.pop(self._leaving.popleft()[1])
+            self._prompt_bytes -= 4 * len(prompt)
+
+    def _write(self, record: StepRecord) -> None:
+        tables = self._due_tables(record)
+        layout = frame.measure(record, tables)
+        count = frame.count_words(layout)
+        words = self._ring.claim(count)
+        if self._leaving:
+            self._forget_evicted()
+        frame.write(words, record, tables, layout, self._kernel(record.kernel))
+        self._ring.publish(record.step, frame.CHECKPOINT if tables is not None else 0)
+        self._count(count, tables is not None)
+
+    def _due_tables(self, record: StepRecord) -> BlockTables | None:
+        due = (
+            not 0 <= self._steps_since_checkpoint < self._checkpoint_steps - 1
+            or self._words_since_checkpoint > self._checkpoint_words
+        )
+        return record.tables() if due and record.tables is not None else None
+
+    def _count(self, words: int, checkpoint: bool) -> None:
+        if checkpoint:
+            self._steps_since_checkpoint = self._words_since_checkpoint = 0
+        elif self._steps_since_checkpoint >= 0:
+            self._steps_since_checkpoint += 1
+            self._words_since_checkpoint += words
+
+    def _kernel(self, name: str) -> int:
+        if name not in self._kernels:
+            if len(self._kernels) == frame.MOST_KERNELS:
+                raise ValueError("too many kernel names")
+            self._kernels.append(name)
+        return self._kernels.index(name)
+
+
+def assembled(
+    read: Iterable[tuple[StepRecord, BlockTables]],
+    starts: Mapping[int, SequenceStart],
+    dropped: int,
+    first_step: int | None,
+) -> RecordedWindow:
+    """Records from a checkpoint on; only the sequences that they name are kept."""
+    whole = RecordedWindow(starts=dict(starts), dropped=dropped)
+    for record, tables in read:
+        if not whole.records:
+            whole.base = tables
+        whole.records.append(record)
+    window = whole if first_step is None else whole.since(first_step)
+    named = {int(handle) for record in window.records for handle in record.handles} | set(window.base.handles.tolist())
+    window.starts = {handle: start for handle, start in whole.starts.items() if handle in named}
+    return window

@@ -1,0 +1,114 @@
+"""What KV slots held before they were overwritten."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from checkengine.replay.memory import UndoEntry
+
+
+@dataclass(slots=True)
+class Saved:
+    """`count` slots of the ring from `begin` on."""
+
+    step: int
+    slots: NDArray[np.int32]
+    begin: int
+    count: int
+
+
+class UndoRing:
+    """Keeps the old bytes of the last `steps` steps, at most `bytes` of them; the oldest steps give way.
+
+    The storage is allocated at the first `save`, when the shape of a slot is known. `save` never raises: what it
+    cannot keep is counted in `lost`, and `first_step` moves past it.
+    """
+
+    def __init__(self, steps: int = 64, bytes: int = 256 << 20) -> None:
+        self.lost = 0
+        """Saves that could not be kept at all (too large, or an error)."""
+        self.first_step = 0
+        """Every byte that was overwritten in this step or later is known."""
+        self._steps = steps
+        self._bytes = bytes
+        self._storage: dict[str, torch.Tensor] = {}
+        self._capacity = 0
+        self._end = 0
+        self._saved: deque[Saved] = deque()
+        self._lock = threading.Lock()
+
+    def save(self, step: int, slots: NDArray[np.int32], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copy the bytes of `slots` as they are before `step` writes them; shapes as in UndoEntry. May be called
+        several times a step, in the order of writing."""
+        with self._lock:
+            try:
+                self._save(step, slots, tensors)
+            except Exception:
+                self.lost += 1
+                self._drop_before(step + 1)
+
+    def entries(self, since_step: int) -> list[UndoEntry]:
+        """Copies of what is held from this step on, in the order of writing."""
+        with self._lock:
+            oldest = max(since_step, self.first_step)
+            return [self._copy(saved) for saved in self._saved if saved.step >= oldest]
+
+    def clear(self, next_step: int) -> None:
+        """Forget everything: memory was written behind the ring's back before `next_step`."""
+        with self._lock:
+            self._drop_before(next_step)
+
+    def _save(self, step: int, slots: NDArray[np.int32], tensors: Mapping[str, torch.Tensor]) -> None:
+        if not len(slots):
+            return
+        if not self._storage:
+            self._allocate(tensors)
+        while self._saved and step - self._saved[0].step >= self._steps:
+            self._drop_before(self._saved[0].step + 1)
+        begin = self._claim(len(slots))
+        for name, storage in self._storage.items():
+            storage[begin : begin + len(slots)].copy_(tensors[name])
+        self._saved.append(Saved(step, np.array(slots, np.int32), begin, len(slots)))
+        self._end = begin + len(slots)
+
+    def _allocate(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        slot_bytes = sum(tensor[0].numel() * tensor.element_size() for tensor in tensors.values())
+        self._capacity = self._bytes // slot_bytes
+        self._storage = {
+            name: torch.empty((self._capacity, *tensor.shape[1:]), dtype=tensor.dtype)
+            for name, tensor in tensors.items()
+        }
+
+    def _claim(self, count: int) -> int:
+        if count > self._capacity:
+            raise ValueError(f"{count} slots do not fit an undo ring of {self._capacity}")
+        begin = self._end
+        if begin + count > self._capacity:
+            while self._saved and self._saved[0].begin >= begin:
+                self._drop_before(self._saved[0].step + 1)
+            begin = 0
+        while self._saved and self._overlaps(begin, count):
+            self._drop_before(self._saved[0].step + 1)
+        return begin
+
+    def _overlaps(self, begin: int, count: int) -> bool:
+        oldest = self._saved[0]
+        return oldest.begin < begin + count and begin < oldest.begin + oldest.count
+
+    def _drop_before(self, step: int) -> None:
+        """A step of which a part is lost is of no use: all of it goes."""
+        self.first_step = max(self.first_step, step)
+        while self._saved and self._saved[0].step < step:
+            self._saved.popleft()
+
+    def _copy(self, saved: Saved) -> UndoEntry:
+        where = slice(saved.begin, saved.begin + saved.count)
+        tensors = {name: storage[where].clone() for name, storage in self._storage.items()}
+        return UndoEntry(saved.step, saved.slots.copy(), tensors)

@@ -13,7 +13,7 @@ from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
 from checkengine.guards.settings import LanguageSettings
 from checkengine.guards.step import SequenceStart, StepView
 
-PROMPT_TOKENS_READ = 1024
+PROMPT_TOKENS_READ = 512
 """From each end of the prompt: where requests name a language, and little enough to read within a step."""
 KINDS = {"salad": "text.salad", "switch": "language.switch"}
 
@@ -29,8 +29,8 @@ class LanguageGuard(ReportsOnce):
         self._vocabulary = vocabulary
         self._limits = ScriptLimits(settings.salad_evidence, settings.switch_tokens)
         self._scripts = vocabulary.script.tobytes()
-        foreign = (vocabulary.script != Script.COMMON) & (vocabulary.script != Script.LATIN)
-        self._foreign = foreign.tobytes()
+        # Pieces of characters are no reason to look closer: an emoji has them too.
+        self._foreign = (~np.isin(vocabulary.script, (Script.COMMON, Script.PARTIAL, Script.LATIN))).tobytes()
         self._starts: dict[str, SequenceStart] = {}
         self._readers: dict[str, tuple[ScriptSwitch, int]] = {}
         """With the index of the first output token that the reader saw."""

@@ -70,12 +70,12 @@ class RepetitionSettings(GuardSettings):
 class ToolCallSettings(GuardSettings):
     """Tool calls that run away inside one generation."""
 
-    same_call_limit: int = Field(2, ge=2)
-    """The same call (name and arguments) seen this many times is a fault; so is any call after an ignored stop."""
-    open_call_limit: int = Field(2048, ge=16)
+    identical_calls: int = Field(3, ge=2)
+    """The same call (name and arguments) so many times is a fault; behind an ignored stop any call is one."""
+    unclosed_tokens: int = Field(1024, ge=16)
     """Tokens after which a call that is still open is a fault."""
-    stray_closing_limit: int = Field(2, ge=1)
-    """Closing delimiters in a row without an opening one that are a fault."""
+    stray_closings: int = Field(8, ge=1)
+    """Closing delimiters without an opening one that are a fault."""
 
 
 class LanguageSettings(GuardSettings):

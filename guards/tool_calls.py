@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from checkengine.detectors.tool_calls.call import ToolCall
-from checkengine.detectors.tool_calls.recogniser import ToolCallRecogniser
+from checkengine.detectors.tool_calls import CallLimits, CallLoops, CallReading
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
@@ -14,42 +13,43 @@ from checkengine.guards.step import SequenceStart, StepView
 
 RUNAWAY = "tool_call.runaway"
 MALFORMED = "tool_call.malformed"
-CALLS_REMEMBERED = 64
+KINDS = {"repeated": RUNAWAY, "unclosed": RUNAWAY, "closings": MALFORMED}
+COUNTED = {"repeated": "identical_calls", "unclosed": "open_tokens", "closings": "stray_closings"}
 
 
 class _Reading:
-    """One sequence: what was called how often, and where it ought to have ended."""
+    """One sequence: its calls, and where it ought to have ended."""
 
-    __slots__ = ("ended_at", "first", "recogniser", "seen", "stops", "stray_at")
+    __slots__ = ("calls_at_end", "ended_at", "first", "loops", "stops")
 
-    def __init__(self, first: int, stops: frozenset[int]) -> None:
+    def __init__(self, first: int, stops: frozenset[int], limits: CallLimits) -> None:
         self.first = first
         """Index of the first output token that this reading saw."""
         self.stops = stops
-        self.recogniser = ToolCallRecogniser()
-        self.seen: dict[bytes, int] = {}
-        self.ended_at: int | None = None
-        """Index of the first token after an end token that the engine did not honour."""
-        self.stray_at: int | None = None
+        self.loops = CallLoops(limits)
+        self.ended_at = -1
+        """Index of the first token after an end token that the engine did not honour; -1 where there is none."""
+        self.calls_at_end = 0
 
-    def times(self, call: ToolCall) -> int:
-        """How often this call was seen, this one included."""
-        times = self.seen.pop(call.digest, 0) + 1
-        self.seen[call.digest] = times
-        if len(self.seen) > CALLS_REMEMBERED:
-            del self.seen[next(iter(self.seen))]
-        return times
+    def end(self, token: int) -> None:
+        if self.ended_at < 0:
+            self.ended_at = token
+            self.calls_at_end = self.loops.recogniser.calls
+
+    @property
+    def called_past_end(self) -> bool:
+        return self.ended_at >= 0 and self.loops.recogniser.calls > self.calls_at_end
 
 
 class ToolCallGuard(ReportsOnce):
-    """The first bad token of a repeated call is the first one after the ignored stop, where there was one; else the
-    repeated call's first."""
+    """A call behind an end token that was not honoured is a fault at once, and the first bad token is the one after
+    that end token. Else it is the first of the second identical call, or of the call that does not close."""
 
     name: str = "tool_calls"
 
     def __init__(self, settings: ToolCallSettings, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self._settings = settings
+        self._limits = CallLimits(settings.identical_calls, settings.unclosed_tokens, settings.stray_closings)
         self._pieces = vocabulary.pieces
         self._starts: dict[str, SequenceStart] = {}
         self._readings: dict[str, _Reading] = {}
@@ -60,16 +60,15 @@ class ToolCallGuard(ReportsOnce):
 
     def observe(self, step: StepView) -> Iterable[Finding]:
         found: list[Finding] = []
-        pieces, size = self._pieces, len(self._pieces)
+        pieces, size, readings = self._pieces, len(self._pieces), self._readings
         for row, (sequence, tokens) in enumerate(zip(step.sequences, step.tokens, strict=True)):
-            reading = self._readings.get(sequence) or self._reading(step, row)
-            recogniser = reading.recogniser
+            reading = readings.get(sequence) or self._reading(step, row)
             for offset, token in enumerate(tokens):
-                calls = recogniser.push(pieces[token] if 0 <= token < size else b"")
-                if calls or recogniser.open_since is not None or recogniser.stray_closings:
-                    self._check(found, step, row, offset, reading, calls)
-                if token in reading.stops and reading.ended_at is None:
-                    reading.ended_at = int(step.output_lengths[row]) + offset + 1
+                told = reading.loops.push(pieces[token] if 0 <= token < size else b"")
+                if told is not None or reading.ended_at >= 0:
+                    self._judge(found, step, row, reading, told)
+                if token in reading.stops:
+                    reading.end(int(step.output_lengths[row]) + offset + 1)
         return found or NO_FINDINGS
 
     def forget(self, sequence: str) -> None:
@@ -81,44 +80,18 @@ class ToolCallGuard(ReportsOnce):
         sequence = step.sequences[row]
         start = self._starts.get(sequence)
         stops = frozenset() if start is None or start.ignores_stop else frozenset(start.stop_tokens)
-        self._readings[sequence] = reading = _Reading(int(step.output_lengths[row]), stops)
+        self._readings[sequence] = reading = _Reading(int(step.output_lengths[row]), stops, self._limits)
         return reading
 
-    def _check(
-        self,
-        found: list[Finding],
-        step: StepView,
-        row: int,
-        offset: int,
-        reading: _Reading,
-        calls: tuple[ToolCall, ...],
+    def _judge(
+        self, found: list[Finding], step: StepView, row: int, reading: _Reading, told: CallReading | None
     ) -> None:
-        for call in calls:
-            self._check_repeat(found, step, row, reading, call)
-        recogniser = reading.recogniser
-        if recogniser.open_tokens > self._settings.open_call_limit:
-            evidence = {"open_tokens": recogniser.open_tokens, "calls": recogniser.calls}
-            opened = recogniser.open_since or 0
-            self._tell(found, RUNAWAY, step, row, evidence, reading.first + opened)
-        self._check_closings(found, step, row, int(step.output_lengths[row]) + offset, reading)
-
-    def _check_repeat(self, found: list[Finding], step: StepView, row: int, reading: _Reading, call: ToolCall) -> None:
-        times, began = reading.times(call), reading.first + call.start
-        past_stop = reading.ended_at is not None and began >= reading.ended_at
-        if times < self._settings.same_call_limit and not past_stop:
-            return
-        first_bad = reading.ended_at if past_stop and reading.ended_at is not None else began
-        evidence = {"times": times, "calls": reading.recogniser.calls, "past_stop": past_stop}
-        self._tell(found, RUNAWAY, step, row, evidence, first_bad)
-
-    def _check_closings(self, found: list[Finding], step: StepView, row: int, token: int, reading: _Reading) -> None:
-        strays = reading.recogniser.stray_closings
-        if not strays:
-            reading.stray_at = None
-            return
-        reading.stray_at = token if reading.stray_at is None else reading.stray_at
-        if strays >= self._settings.stray_closing_limit:
-            self._tell(found, MALFORMED, step, row, {"stray_closings": strays}, reading.stray_at)
+        if reading.called_past_end:
+            evidence = {"calls": reading.loops.recogniser.calls, "past_stop": True}
+            self._tell(found, RUNAWAY, step, row, evidence, reading.ended_at)
+        elif told is not None:
+            evidence = {COUNTED[told.kind]: told.count, "calls": reading.loops.recogniser.calls}
+            self._tell(found, KINDS[told.kind], step, row, evidence, reading.first + told.start)
 
     def _tell(
         self,

@@ -93,3 +93,9 @@ class ReplayError(UserError):
 
 class WeightsChangedError(ReplayError):
     """The weights that are here are not the weights that were recorded."""
+
+
+class CannotReplayError(ReplayError):
+    """The bundle is sound, and there is nothing to judge it by: memory overwritten, no executor, no involved row."""
+
+    exit_code = 125

@@ -35,12 +35,19 @@ class MemoryImage:
 
     def undo(self, entries: Sequence[UndoEntry]) -> MemoryImage:
         """A copy as of before the first of `entries`, which are in the order in which they were written."""
+        image = MemoryImage(
+            self.block_size, self.blocks, {name: tensor.clone() for name, tensor in self.tensors.items()}, self.layers
+        )
+        image.take_back(entries)
+        return image
+
+    def take_back(self, entries: Sequence[UndoEntry]) -> None:
+        """As `undo`, in place."""
         row = {int(block): index for index, block in enumerate(self.blocks)}
-        tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
         for entry in reversed(entries):
-            held = [i for i, slot in enumerate(entry.slots) if int(slot) // self.block_size in row]
-            rows = torch.tensor([row[int(entry.slots[i]) // self.block_size] for i in held], dtype=torch.long)
-            offsets = torch.tensor([int(entry.slots[i]) % self.block_size for i in held], dtype=torch.long)
-            for name, tensor in tensors.items():
-                tensor[rows, :, offsets] = entry.tensors[name][held]
-        return MemoryImage(self.block_size, self.blocks, tensors, self.layers)
+            held = np.flatnonzero(np.isin(entry.slots // self.block_size, self.blocks))
+            slots = entry.slots[held]
+            rows = torch.tensor([row[block] for block in (slots // self.block_size).tolist()], dtype=torch.long)
+            offsets = torch.from_numpy((slots % self.block_size).astype(np.int64))
+            for name, tensor in self.tensors.items():
+                tensor[rows, :, offsets] = entry.tensors[name][torch.from_numpy(held)]

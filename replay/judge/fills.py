@@ -1,0 +1,114 @@
+"""The exact test for an over-read: refill what nobody owns, run again, compare bits.
+
+Two finite patterns and NaN (research: a masked read multiplies the slot by zero, which only NaN shows). The finite ones
+are large and of opposite sign: whatever the sign of a query's sum, one of them dominates a softmax that reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from checkengine.replay.executor import StepOutput
+from checkengine.replay.judge.trial import Bench
+from checkengine.replay.judge.verdict import TestResult
+from checkengine.replay.playback import Bits, Playback, all_bits
+from checkengine.replay.window import Window, WindowStep
+
+FINITE_FILLS = (64.0, -64.0)
+NAN_FILL = math.nan
+
+
+@dataclass(slots=True)
+class Difference:
+    """The first step whose bits depend on unowned slots. `memory` is as captured, after that step ran."""
+
+    step: WindowStep
+    row: int
+    """Of the record's rows."""
+    first_layer: int | None
+    memory: Any
+    fills: tuple[float, float]
+    """Two fills that tell it, localisation swaps the second in for the first."""
+
+
+@dataclass(slots=True)
+class FillsOutcome:
+    slots: int
+    finite: Difference | None = None
+    nan: Difference | None = None
+
+    def results(self) -> list[TestResult]:
+        return [self._finite_result(), self._nan_result()]
+
+    def _finite_result(self) -> TestResult:
+        numbers = {"unowned_slots": self.slots}
+        if self.finite is None:
+            return TestResult("fills", True, f"no bit depends on the {self.slots} unowned slots", numbers)
+        detail = f"step {self.finite.step.number} gives other bits when unowned slots hold another finite pattern"
+        return TestResult("fills", False, detail, numbers)
+
+    def _nan_result(self) -> TestResult:
+        if self.nan is None:
+            if self.finite is not None:
+                return TestResult("NaN fill", None, "not needed: finite fills tell it already")
+            return TestResult("NaN fill", True, "no bit changes when unowned slots hold NaN")
+        return TestResult(
+            "NaN fill", False, f"step {self.nan.step.number} gives other bits when unowned slots hold NaN"
+        )
+
+
+def try_fills(bench: Bench) -> FillsOutcome:
+    """Run the window as captured and under every fill, step by step side by side, to the first finite difference."""
+    captured = bench.playback()
+    first, second = (bench.playback(fill=fill) for fill in FINITE_FILLS)
+    nan = bench.playback(fill=NAN_FILL)
+    outcome = FillsOutcome(len(bench.window.unowned(bench.window.steps[0])))
+    for step in bench.window.steps:
+        runs = [all_bits(step, playback.run(step)) for playback in (captured, first, second)]
+        if pair := finite_pair(runs, bench.window):
+            outcome.finite = difference(step, runs[pair[0]], runs[pair[1]], captured, FINITE_FILLS)
+            break
+        if outcome.nan is None:
+            filled = all_bits(step, nan.run(step))
+            if filled != runs[1]:
+                outcome.nan = difference(step, runs[1], filled, captured, (FINITE_FILLS[0], NAN_FILL))
+    return outcome
+
+
+def finite_pair(runs: list[Bits], window: Window) -> tuple[int, int] | None:
+    """Which of captured, first and second fill differ, where all that was swapped is finite."""
+    if runs[1] != runs[2]:
+        return 1, 2
+    if runs[0] != runs[1] and all(bool(torch.isfinite(tensor).all()) for tensor in window.image.tensors.values()):
+        return 0, 1
+    return None
+
+
+def difference(
+    step: WindowStep, expected: Bits, found: Bits, captured: Playback, fills: tuple[float, float]
+) -> Difference:
+    row, layer = where_different(step, expected, found)
+    return Difference(step, row, layer, captured.executor.copy(captured.memory), fills)
+
+
+def where_different(step: WindowStep, expected: Bits, found: Bits) -> tuple[int, int | None]:
+    """Row of the record and first layer that differ; the layer is None where only the logits do."""
+    for before, after in zip(expected, found, strict=True):
+        if before != after:
+            if before[0] == "logits":
+                return int(np.flatnonzero(step.replay.record.samples)[int(before[1])]), None
+            return int(before[2]), int(before[1])
+    raise ValueError("the bits are equal")
+
+
+def layer_bits(step: WindowStep, output: StepOutput, row: int) -> Bits:
+    """Bits of one row of the record."""
+    sampling = np.flatnonzero(step.replay.record.samples)
+    return tuple(
+        bits for bits in all_bits(step, output) if (sampling[int(bits[1])] if bits[0] == "logits" else bits[2]) == row
+    )

@@ -1,0 +1,221 @@
+"""The judge: exact tests in a fixed order, then a verdict or an abstention (design rule 11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from checkengine.guards.finding import Finding
+from checkengine.replay.executor import Executor
+from checkengine.replay.judge.fills import Difference, FillsOutcome, try_fills
+from checkengine.replay.judge.nonfinite import HEAD, Nonfinite, find_nonfinite
+from checkengine.replay.judge.reference import ReferenceOutcome, try_reference
+from checkengine.replay.judge.repeat import Repeats, repeat
+from checkengine.replay.judge.stop import PassedStop, find_passed_stop, stop_result
+from checkengine.replay.judge.trial import Bench
+from checkengine.replay.judge.verdict import SlotPlace, TestResult, Verdict, VerdictKind
+from checkengine.replay.localise import Localised, localise
+from checkengine.replay.refire import GuardsFactory
+from checkengine.replay.replayer import Replay
+from checkengine.replay.window import Window, WindowStep
+
+
+@dataclass(slots=True)
+class Judge:
+    """Judges one window. `guards` makes fresh guards; without it the reference test looks at tokens only.
+
+    `same_machine`: the replay runs on hardware and software equal to the record's, as far as either is known.
+    """
+
+    executor: Executor
+    guards: GuardsFactory | None = None
+    repeats: int = 3
+    same_machine: bool = True
+
+    def judge(self, window: Window, finding: Finding | None = None, replay: Replay | None = None) -> Verdict:
+        """`replay` is the forced replay of the record, where one was made."""
+        case = _Case(Bench(self.executor, window), finding)
+        repeats = repeat(case.bench, self.repeats)
+        case.tests.append(repeats.result())
+        if repeats.first_difference:
+            return case.verdict(VerdictKind.NONDETERMINISM, nondeterminism(repeats), step=repeats.first_difference[0])
+        if replay is not None:
+            case.tests.append(record_result(replay))
+        fills = try_fills(case.bench)
+        case.tests += fills.results()
+        if fills.finite:
+            return case.over_read(fills.finite)
+        return self._no_over_read(case, repeats, fills, replay)
+
+    def _no_over_read(self, case: _Case, repeats: Repeats, fills: FillsOutcome, replay: Replay | None) -> Verdict:
+        nonfinite = find_nonfinite(case.bench, repeats)
+        case.tests.append(nonfinite.result() if nonfinite else finite_result())
+        if nonfinite:
+            return case.nonfinite(nonfinite)
+        passed = find_passed_stop(case.bench.window, repeats)
+        case.tests.append(stop_result(passed, case.bench.window.starts))
+        if passed:
+            return case.passed_stop(passed)
+        if fills.nan:
+            return case.nan_unsafe(fills.nan)
+        if case.finding is None:
+            return case.verdict(VerdictKind.NO_FAULT, "repeats bit for bit and reads only memory that it owns")
+        return self._habit(case, repeats, replay)
+
+    def _habit(self, case: _Case, repeats: Repeats, replay: Replay | None) -> Verdict:
+        reference = try_reference(case.bench, repeats, case.finding, self.guards)
+        case.tests.append(reference.result())
+        if replay is not None and not_as_recorded(replay):
+            return case.not_as_recorded(replay, self.same_machine)
+        return case.verdict(VerdictKind.INCONCLUSIVE, habit(reference))
+
+
+@dataclass(slots=True)
+class _Case:
+    """The tests so far, and the sentences."""
+
+    bench: Bench
+    finding: Finding | None
+    tests: list[TestResult] = field(default_factory=list)
+
+    def verdict(
+        self,
+        kind: VerdictKind,
+        sentence: str,
+        *,
+        step: WindowStep | None = None,
+        row: int | None = None,
+        layers: tuple[int, ...] = (),
+        slots: tuple[SlotPlace, ...] = (),
+    ) -> Verdict:
+        sequence = self.finding.sequence if self.finding else None
+        if step is not None and row is not None:
+            sequence = self.bench.window.name_of(step, row)
+        number = None if step is None else step.number
+        return Verdict(kind, sentence, tuple(self.tests), layers, slots, sequence, number, self.bench.replays)
+
+    def over_read(self, found: Difference) -> Verdict:
+        where = self._localise(found)
+        return self.verdict(
+            VerdictKind.CODE_DEFECT,
+            f"the {self._kernel(found.step)} kernel reads memory it does not own: {places(where)}, in {named(where)}",
+            step=found.step,
+            row=found.row,
+            layers=where.layers,
+            slots=where.slots,
+        )
+
+    def nan_unsafe(self, found: Difference) -> Verdict:
+        where = self._localise(found)
+        return self.verdict(
+            VerdictKind.NAN_UNSAFE,
+            f"the {self._kernel(found.step)} kernel multiplies memory it does not own by zero, which NaN survives: "
+            f"{places(where)}, in {named(where)}; finite contents change no bit",
+            step=found.step,
+            row=found.row,
+            layers=where.layers,
+            slots=where.slots,
+        )
+
+    def nonfinite(self, found: Nonfinite) -> Verdict:
+        where = "the head (logits)" if found.layer == HEAD else f"{found.op} of layer {found.layer}"
+        kind, layers = VerdictKind.INCONCLUSIVE, () if found.layer == HEAD else (found.layer,)
+        sentence = f"{where} gives NaN or infinity under the reference kernel too: weights or inputs, not this kernel"
+        if len(found.stale):
+            kind = VerdictKind.STALE_KV
+            sentence = (
+                f"{len(found.stale)} slots of the sequence held NaN or infinity before the window's first step "
+                f"(first: slot {int(found.stale[0]):,}); what wrote them came earlier"
+            )
+        elif found.reference_finite:
+            kind = VerdictKind.CODE_DEFECT
+            kernel = self._kernel(found.step)
+            sentence = (
+                f"{where} turns finite inputs into NaN or infinity under the {kernel} kernel "
+                f"at step {found.step.number}; the reference kernel stays finite on the same memory"
+            )
+        return self.verdict(kind, sentence, step=found.step, row=found.row, layers=layers)
+
+    def passed_stop(self, passed: PassedStop) -> Verdict:
+        how = "was masked out of sampling" if passed.masked else "was sampled and did not end the sequence"
+        return self.verdict(
+            VerdictKind.CODE_DEFECT,
+            f"the stop path: end token {passed.token} {how} at output token {passed.index}; the numerics are in order",
+            step=passed.step,
+            row=passed.row,
+        )
+
+    def not_as_recorded(self, replay: Replay, same_machine: bool) -> Verdict:
+        difference = replay.first_difference
+        where = f"step {difference.step}, sequence {difference.sequence}" if difference else "no step"
+        if not same_machine:
+            sentence = f"the record's bits do not come again ({where}) on this other machine, which repeats its own"
+            return self.verdict(VerdictKind.INCONCLUSIVE, sentence)
+        if replay.exact_from != "undo":
+            sentence = f"the record's bits do not come again ({where}), but its memory is not known byte for byte"
+            return self.verdict(VerdictKind.INCONCLUSIVE, sentence)
+        sentence = f"the record's bits do not come again ({where}) from the same bytes on an equal machine"
+        return self.verdict(VerdictKind.TRANSIENT, sentence)
+
+    def _localise(self, found: Difference) -> Localised:
+        before = self.bench.replays
+        where = localise(self.bench, found)
+        numbers = {"layers": len(where.layers), "slots": len(where.slots), "replays": self.bench.replays - before}
+        detail = f"{len(where.layers)} layers, {len(where.slots)} slots" + ("" if where.complete else ", not complete")
+        self.tests.append(TestResult("localise", None, detail, numbers))
+        return where
+
+    def _kernel(self, step: WindowStep) -> str:
+        return step.replay.record.kernel
+
+
+def nondeterminism(repeats: Repeats) -> str:
+    step, what = repeats.first_difference or (None, "")
+    number = step.number if step else -1
+    return f"the same step on the same memory gives other bits from run to run: {what}, step {number}"
+
+
+def record_result(replay: Replay) -> TestResult:
+    numbers = {"rows": replay.rows, "equal_rows": replay.equal_rows, "steps": replay.steps}
+    return TestResult("record", replay.first_difference is None, replay.words(), numbers)
+
+
+def not_as_recorded(replay: Replay) -> bool:
+    return replay.first_difference is not None
+
+
+def finite_result() -> TestResult:
+    return TestResult("finite", True, "every op and every logit of the involved rows is finite")
+
+
+def habit(reference: ReferenceOutcome) -> str:
+    if reference.first_token is None:
+        return "the model itself (habit) or its weights: nothing in memory or kernels differs"
+    step, _, margin = reference.first_token
+    return (
+        f"the reference kernel takes another token at step {step.number} (recorded margin {margin:.3g}); "
+        "only a tolerance could tell rounding from a fault here"
+    )
+
+
+def named(where: Localised) -> str:
+    layers = where.layers
+    if not layers:
+        return "a layer that could not be told"
+    if len(layers) == 1:
+        return f"layer {layers[0]}"
+    if layers == tuple(range(layers[0], layers[-1] + 1)):
+        return f"layers {layers[0]} to {layers[-1]}"
+    return f"layers {', '.join(map(str, layers))}"
+
+
+def places(where: Localised) -> str:
+    if not where.slots:
+        return "no single slot shows it by itself"
+    first, rest = where.slots[0].words, len(where.slots) - 1
+    return first if not rest else f"{first}, and {rest} more"
+
+
+def weights_changed(error: Exception) -> Verdict:
+    """The verdict where the weights that are here are not those of the record."""
+    test = TestResult("weights", False, str(error))
+    return Verdict(VerdictKind.WEIGHTS_CHANGED, f"{error}", (test,))

@@ -1,0 +1,91 @@
+"""Where does a number first stop being finite?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from checkengine.replay.executor import OpHash, StepOutput
+from checkengine.replay.judge.repeat import Repeats
+from checkengine.replay.judge.trial import Bench
+from checkengine.replay.judge.verdict import TestResult
+from checkengine.replay.memory import MemoryImage
+from checkengine.replay.record import Ints
+from checkengine.replay.window import WindowStep
+
+HEAD = -1
+
+
+@dataclass(slots=True)
+class Nonfinite:
+    """The first op with NaN or infinity in an involved row."""
+
+    step: WindowStep
+    row: int
+    op: str
+    layer: int
+    """-1: after the last layer."""
+    stale: Ints
+    """Slots of the involved sequences that held NaN or infinity before the window's first step."""
+    reference_finite: bool
+    """The reference kernel gives finite numbers for the same op on the same memory."""
+
+    def result(self) -> TestResult:
+        where = "the logits (head)" if self.layer == HEAD else f"{self.op} of layer {self.layer}"
+        twin = "finite" if self.reference_finite else "not finite either"
+        detail = f"first not finite: {where} at step {self.step.number}; {twin} with the reference kernel"
+        if len(self.stale):
+            detail += f"; {len(self.stale)} slots of KV held NaN or infinity before the window began"
+        numbers = {"step": self.step.number, "layer": self.layer, "stale_slots": len(self.stale)}
+        return TestResult("finite", False, detail, numbers)
+
+
+def find_nonfinite(bench: Bench, repeats: Repeats) -> Nonfinite | None:
+    """The first op that is not finite under the recorded kernel, checked against the reference kernel."""
+    for index, (step, output) in enumerate(zip(bench.window.steps, repeats.outputs, strict=True)):
+        found = first_nonfinite(step, output)
+        if found:
+            row, op, layer = found
+            twin = reference_twin(bench, index)
+            finite = not (same_op(twin, row, op, layer) or (layer == HEAD and first_nonfinite(step, twin)))
+            stale = stale_slots(bench.window.image, bench.window.steps[0].live)
+            return Nonfinite(step, row, op, layer, stale, finite)
+    return None
+
+
+def first_nonfinite(step: WindowStep, output: StepOutput) -> tuple[int, str, int] | None:
+    for entry in output.hashes:
+        if not entry.finite and step.involved[entry.row]:
+            return entry.row, entry.op, entry.layer
+    rows = np.flatnonzero(step.replay.record.samples)
+    for index in np.flatnonzero(step.sampling_involved & output.stats.nonfinite):
+        return int(rows[index]), "logits", HEAD
+    return None
+
+
+def same_op(output: StepOutput, row: int, op: str, layer: int) -> OpHash | None:
+    """The op's entry where it is not finite."""
+    return next((e for e in output.hashes if (e.row, e.op, e.layer) == (row, op, layer) and not e.finite), None)
+
+
+def reference_twin(bench: Bench, index: int) -> StepOutput:
+    """The step under the reference kernel, on the memory that the recorded kernel left before it."""
+    playback = bench.playback()
+    for step in bench.window.steps[:index]:
+        playback.run(step)
+    step = bench.window.steps[index]
+    playback.prepare(step)
+    return bench.run_again(step, playback.memory, kernel=bench.executor.reference)
+
+
+def stale_slots(image: MemoryImage, slots: Ints) -> Ints:
+    """Those of the slots that hold NaN or infinity in any layer."""
+    row = {int(block): index for index, block in enumerate(image.blocks)}
+    rows = torch.tensor([row[block] for block in (slots // image.block_size).tolist()], dtype=torch.long)
+    offsets = torch.from_numpy((slots % image.block_size).astype(np.int64))
+    bad = np.zeros(len(slots), np.bool_)
+    for tensor in image.tensors.values():
+        bad |= (~torch.isfinite(tensor[rows, :, offsets]).flatten(1).all(1)).numpy()
+    return slots[bad]

@@ -1,0 +1,54 @@
+"""Does the window repeat, bit for bit? Without that no other test means anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from checkengine.replay.executor import StepOutput
+from checkengine.replay.judge.trial import Bench
+from checkengine.replay.judge.verdict import TestResult
+from checkengine.replay.playback import Bits, all_bits
+from checkengine.replay.window import WindowStep
+
+
+@dataclass(slots=True)
+class Repeats:
+    """`outputs` are the first run's, aligned with the window's steps."""
+
+    outputs: list[StepOutput]
+    times: int
+    first_difference: tuple[WindowStep, str] | None = None
+    bits: list[Bits] = field(default_factory=list)
+
+    def result(self) -> TestResult:
+        numbers = {"runs": self.times, "steps": len(self.outputs)}
+        if self.first_difference is None:
+            return TestResult("repeat", True, f"{self.times} runs of {len(self.outputs)} steps are bit-equal", numbers)
+        step, what = self.first_difference
+        return TestResult(
+            "repeat", False, f"runs on the same memory differ first at step {step.number}, {what}", numbers
+        )
+
+
+def repeat(bench: Bench, times: int) -> Repeats:
+    """Run the window `times` times on fresh copies of its memory; stops at the first difference."""
+    first = list(bench.steps())
+    repeats = Repeats([output for _, output in first], 1, bits=[all_bits(step, output) for step, output in first])
+    while repeats.times < times and repeats.first_difference is None:
+        repeats.times += 1
+        for index, (step, output) in enumerate(bench.steps()):
+            bits = all_bits(step, output)
+            if bits != repeats.bits[index]:
+                repeats.first_difference = step, name_difference(repeats.bits[index], bits)
+                break
+    return repeats
+
+
+def name_difference(expected: Bits, found: Bits) -> str:
+    """The first op, layer and row that differ, in words."""
+    for before, after in zip(expected, found, strict=False):
+        if before != after:
+            if before[0] == "logits":
+                return f"logits of sampling row {before[1]}"
+            return f"{before[0]} of layer {before[1]}, row {before[2]}"
+    return "the set of ops that ran"

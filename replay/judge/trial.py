@@ -1,0 +1,30 @@
+"""The judge's bench: one window on one executor, and a count of what was run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from checkengine.replay.executor import Executor, StepOutput
+from checkengine.replay.playback import Playback
+from checkengine.replay.window import Window, WindowStep
+
+
+@dataclass(slots=True)
+class Bench:
+    executor: Executor
+    window: Window
+    replays: int = 0
+
+    def playback(self, *, fill: float | None = None, kernel: str | None = None, free: bool = False) -> Playback:
+        self.replays += 1
+        return Playback(self.executor, self.window, fill=fill, kernel=kernel, free=free, hashes=True)
+
+    def run_again(self, step: WindowStep, memory: Any, *, kernel: str | None = None) -> StepOutput:
+        """Run one step on memory in which it has run before: it writes its own slots before it reads them."""
+        self.replays += 1
+        return self.executor.run(step.replay, memory, kernel=kernel, hashes=True)
+
+    def steps(self, *, kernel: str | None = None, free: bool = False) -> Iterator[tuple[WindowStep, StepOutput]]:
+        return iter(self.playback(kernel=kernel, free=free))

@@ -7,8 +7,6 @@ exponential sums. A finite row never takes the branch that counts.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -31,75 +29,92 @@ _FORMS = {
 
 def row_stats(logits: torch.Tensor, level: Level) -> RowStats:
     """Logits (rows, vocabulary) in CPU memory; float32, float16 or bfloat16."""
-    rows, columns = logits.shape
-    floats = np.empty((5, rows), np.float32)
-    if level == "screen":
-        nonfinite = np.empty(rows, np.bool_)
-        for first, part, _ in _parts(logits):
-            values, stride = _flat(part)
-            end = first + len(part)
-            screen_rows(values.view(np.int32), stride, columns, floats[:, first:end], nonfinite[first:end])
-        return RowStats(level, nonfinite, floats[0], floats[1])
-    counts = np.empty((3, rows), np.int32)
-    argmax, fingerprint = np.empty(rows, np.int64), np.empty(rows, np.uint64)
-    form, keys = _FORMS[logits.dtype], column_keys(columns)
-    for first, part, own in _parts(logits):
-        values, stride = _flat(part)
-        bits = values.view(np.int32)
-        own_bits, own_stride = (bits, stride) if own is None else _flat_halves(own)
-        end = first + len(part)
-        full_rows(
-            values,
-            bits,
-            stride,
-            own_bits,
-            own_stride,
-            form,
-            keys,
-            floats[:, first:end],
-            counts[:, first:end],
-            argmax[first:end],
-            fingerprint[first:end],
+    results = _Results(len(logits), level)
+    if logits.dtype == torch.float32:
+        _fill(results, logits, logits, level)
+    else:
+        for first in range(0, len(logits), _ROWS_WIDENED_AT_ONCE):
+            own = logits[first : first + _ROWS_WIDENED_AT_ONCE]
+            _fill(results.part(first, len(own)), own.float(), own, level)
+    return results.row_stats(level)
+
+
+class _Results:
+    """The arrays that the compiled loops fill, for all rows or for some."""
+
+    __slots__ = ("argmax", "counts", "fingerprint", "floats", "nonfinite")
+
+    def __init__(self, rows: int, level: Level) -> None:
+        self.floats = np.empty((5, rows), np.float32)
+        self.nonfinite = np.empty(rows, np.bool_)
+        if level == "full":
+            self.counts = np.empty((3, rows), np.int32)
+            self.argmax = np.empty(rows, np.int64)
+            self.fingerprint = np.empty(rows, np.uint64)
+
+    def part(self, first: int, rows: int) -> _Results:
+        part, end = _Results.__new__(_Results), first + rows
+        part.floats, part.nonfinite = self.floats[:, first:end], self.nonfinite[first:end]
+        if hasattr(self, "counts"):
+            part.counts, part.argmax = self.counts[:, first:end], self.argmax[first:end]
+            part.fingerprint = self.fingerprint[first:end]
+        return part
+
+    def row_stats(self, level: Level) -> RowStats:
+        floats, nonfinite = self.floats, self.nonfinite
+        if level == "screen":
+            return RowStats(level, nonfinite, floats[0], floats[1])
+        nan, positive, negative = self.counts
+        return RowStats(
+            level,
+            nonfinite,
+            maximum=floats[0],
+            minimum=floats[1],
+            nan=nan,
+            positive_infinite=positive,
+            negative_infinite=negative,
+            argmax=self.argmax,
+            logsumexp=floats[2],
+            entropy=floats[3],
+            margin=floats[4],
+            fingerprint=self.fingerprint,
         )
-    return RowStats(
-        level,
-        nonfinite=counts.any(0),
-        maximum=floats[0],
-        minimum=floats[1],
-        nan=counts[0],
-        positive_infinite=counts[1],
-        negative_infinite=counts[2],
-        argmax=argmax,
-        logsumexp=floats[2],
-        entropy=floats[3],
-        margin=floats[4],
-        fingerprint=fingerprint,
+
+
+def _fill(results: _Results, wide: torch.Tensor, own: torch.Tensor, level: Level) -> None:
+    """`wide` holds the rows as float32; `own` is what the fingerprint is taken of."""
+    columns = wide.shape[1]
+    values, stride = _flat(wide)
+    bits = values.view(np.int32)
+    if level == "screen":
+        screen_rows(bits, stride, columns, results.floats, results.nonfinite)
+        return
+    own_bits, own_stride = (bits, stride) if own is wide else _flat_halves(own)
+    full_rows(
+        values,
+        bits,
+        stride,
+        own_bits,
+        own_stride,
+        _FORMS[own.dtype],
+        column_keys(columns),
+        results.floats,
+        results.counts,
+        results.argmax,
+        results.fingerprint,
+        results.nonfinite,
     )
 
 
-def _parts(logits: torch.Tensor) -> Any:
-    """(first row, float32 rows, the half-precision rows behind them or None)."""
-    if logits.dtype == torch.float32:
-        yield 0, logits, None
-        return
-    for first in range(0, len(logits), _ROWS_WIDENED_AT_ONCE):
-        own = logits[first : first + _ROWS_WIDENED_AT_ONCE]
-        yield first, own.float(), own
-
-
-def _flat(part: torch.Tensor) -> tuple[NDArray[np.float32], int]:
+def _flat(wide: torch.Tensor) -> tuple[NDArray[np.float32], int]:
     """One dimension over the rows' memory and the distance between rows, so that strides cost no copy."""
-    if part.stride(1) != 1:
-        part = part.contiguous()
-    rows, columns = part.shape
-    stride = part.stride(0)
-    flat: NDArray[np.float32] = part.as_strided((max(rows - 1, 0) * stride + columns,), (1,)).numpy()
-    return flat, stride
+    if not wide.is_contiguous():
+        if wide.stride(1) == 1 and len(wide):
+            stride = wide.stride(0)
+            return wide.as_strided(((len(wide) - 1) * stride + wide.shape[1],), (1,)).numpy(), stride
+        wide = wide.contiguous()
+    return wide.numpy().reshape(-1), wide.shape[1]
 
 
 def _flat_halves(own: torch.Tensor) -> tuple[NDArray[np.uint16], int]:
-    if own.stride(1) != 1:
-        own = own.contiguous()
-    rows, columns = own.shape
-    flat = own.as_strided(((rows - 1) * own.stride(0) + columns,), (1,)).view(torch.int16).numpy()
-    return flat.view(np.uint16), own.stride(0)
+    return own.contiguous().view(torch.int16).numpy().view(np.uint16).reshape(-1), own.shape[1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
@@ -36,7 +36,11 @@ def _compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(**options)(function)
 
 
-@intrinsic
+def _in_llvm(function: Callable[..., Any]) -> Any:
+    return intrinsic(function)
+
+
+@_in_llvm
 def _ordered(typing_context: Any, bits: Any) -> Any:
     """float32 bits as an int32 that orders like the float; its own inverse. Written in LLVM's words
     because numba would widen 32-bit integers to 64."""
@@ -50,7 +54,7 @@ def _ordered(typing_context: Any, bits: Any) -> Any:
     return types.int32(types.int32), generate
 
 
-@intrinsic
+@_in_llvm
 def _as_float(typing_context: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.FloatType())
@@ -69,7 +73,7 @@ _EXP = (
 """Minimax polynomial of e^r for |r| <= ln 2 / 2; relative error 7.5e-8."""
 
 
-@intrinsic
+@_in_llvm
 def _exp(typing_context: Any, value: Any) -> Any:
     """e^d for -87 <= d <= 0 without a branch: 2^n by adding to the exponent bits, e^r by a polynomial."""
 
@@ -197,8 +201,9 @@ def full_rows(
     counts: Any,
     argmax: Any,
     fingerprint: Any,
+    nonfinite: Any,
 ) -> None:
-    """Fills floats (maximum, minimum, logsumexp, entropy, margin), counts (nan, +inf, -inf), argmax, fingerprint."""
+    """Fills floats (maximum, minimum, logsumexp, entropy, margin), counts (nan, +inf, -inf) and the rest."""
     columns = len(keys)
     highs = np.empty((columns + BLOCK - 1) // BLOCK, np.int32)
     for row in range(len(argmax)):
@@ -207,6 +212,7 @@ def full_rows(
         row_own = own[row * own_stride : row * own_stride + columns]
         high, low, finite, fingerprint[row] = _first_reading(row_bits, row_own, form, keys, highs)
         counts[:, row] = 0
+        nonfinite[row] = not finite
         if not finite:
             _count(row_bits, counts, row)
         maximum, minimum = _limits(high, low)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 import torch
 
@@ -21,6 +22,8 @@ def row_stats(logits: torch.Tensor, level: Level = "full", backend: Backend = "a
     half types and float32 in CPU memory, else torch. ValueError for another shape or dtype.
     """
     _check(logits)
+    if logits.requires_grad:
+        logits = logits.detach()
     fits = logits.device.type == "cpu" and logits.dtype in _NUMBA_DTYPES
     if backend == "numba" and not fits:
         raise ValueError(
@@ -28,10 +31,17 @@ def row_stats(logits: torch.Tensor, level: Level = "full", backend: Backend = "a
             f"{logits.device}; use backend='torch'"
         )
     if backend == "torch" or not fits:
-        return torch_backend.row_stats(logits.detach(), level)
+        return torch_backend.row_stats(logits, level)
+    stats: RowStats = _numba_backend().row_stats(logits, level)
+    return stats
+
+
+@cache
+def _numba_backend() -> Any:
+    """Imported at first use: a process whose logits stay on another device never needs numba."""
     from checkengine.detectors.logits import numba_backend
 
-    return numba_backend.row_stats(logits.detach(), level)
+    return numba_backend
 
 
 def compile_backend(dtype: torch.dtype = torch.float32, levels: tuple[Level, ...] = ("screen", "full")) -> None:

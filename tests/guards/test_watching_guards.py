@@ -20,7 +20,8 @@ def call(query: str) -> list[str]:
 
 
 SEA, SKY = call("sea"), call("sky")
-WORDS = [*["The", "answer", "is", "here"], *SEA, SKY[1], "{", "море", "тихое", "海", "静", "بحر", "θάλασσα", "ทะเล", "😀"]
+WORDS = ["The", "answer", "is", "here", *SEA, SKY[1], "{"]
+WORDS += ["море", "тихое", "海", "静", "بحر", "θάλασσα", "ทะเล", "😀"]
 
 
 @pytest.fixture

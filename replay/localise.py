@@ -34,7 +34,7 @@ def localise(bench: Bench, found: Difference) -> Localised:
     if not layers and found.first_layer is not None:
         layers, complete = [found.first_layer], False
     places = tuple(place_of(bench.window, found.step, found.row, int(slot)) for slot in slots)
-    return Localised(tuple(layers), places, complete and bool(slots))
+    return Localised(tuple(layers), places, complete and len(slots) > 0)
 
 
 class _Search:

@@ -12,7 +12,7 @@ from checkengine.replay.windows import build_window
 
 
 class CallsAlwaysFires:
-    """A guard's stand-in for the judge's last test: reports every sequence once."""
+    """A guard's stand-in for the judge's last test: reports every sequence once, where it sees logits."""
 
     def __init__(self) -> None:
         self.reported: set[str] = set()
@@ -21,7 +21,7 @@ class CallsAlwaysFires:
         pass
 
     def observe(self, step):
-        new = [name for name in step.sequences if name not in self.reported]
+        new = [name for name in step.sequences if step.stats is not None and name not in self.reported]
         self.reported |= set(new)
         return [finding_on(name, step=step.step) for name in new]
 
@@ -170,15 +170,15 @@ def test_a_record_whose_bits_do_not_come_again_is_transient_on_an_equal_machine_
     assert judged(flipped(), 1, last=25, undo_from=99).kind is VerdictKind.INCONCLUSIVE
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_right_kernel_is_never_convicted(seed: int):
     random = np.random.default_rng(seed)
     engine = SmallEngine(seed=100 + seed, blocks=26)
     engine.run(50)
     convicted: list[Verdict] = []
-    for _ in range(6):
-        first = int(random.integers(0, 40))
-        last = int(random.integers(first, min(first + 12, len(engine.records))))
+    for _ in range(5):
+        first = int(random.integers(0, len(engine.records)))
+        last = min(first + int(random.integers(0, 12)), len(engine.records) - 1)
         alive = sorted({int(h) for r in engine.records[first : last + 1] for h in r.handles})
         verdict = judged(engine, int(random.choice(alive)), first=first, last=last)
         if verdict.kind is not VerdictKind.INCONCLUSIVE:

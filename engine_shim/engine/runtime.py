@@ -10,10 +10,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, Self
 
 from checkengine.engine_shim.engine.observer import NoObserver, RequestObserver
 from checkengine.engine_shim.engine.request import GenerationRequest, Output
@@ -46,19 +46,64 @@ class EngineFailedError(Exception):
     """The engine raised in a step: what it held is lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    name: str
+
+
+Item = Output | _Accepted | Exception
+
+
 @dataclass(slots=True)
 class _Live:
     """A request that the runtime has taken; its queue belongs to `loop`."""
 
     request: GenerationRequest
     loop: asyncio.AbstractEventLoop
-    queue: asyncio.Queue[Output | Exception] = field(default_factory=asyncio.Queue)
-    last: float = 0.0
+    queue: asyncio.Queue[Item]
+    last: float
     produced: bool = False
 
 
+class Generation:
+    """Outputs of some requests, in the order in which they come. Ends when each of them has finished."""
+
+    def __init__(
+        self, runtime: EngineRuntime, requests: Sequence[GenerationRequest], queue: asyncio.Queue[Item]
+    ) -> None:
+        self._runtime, self._queue = runtime, queue
+        self._open = {request.name for request in requests}
+
+    async def accepted(self) -> None:
+        """Wait until the engine has taken all requests; raises RequestRefusedError, EngineFailedError."""
+        for _ in range(len(self._open)):
+            item = await self._queue.get()
+            if isinstance(item, Exception):
+                raise item
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Output:
+        if not self._open:
+            raise StopAsyncIteration
+        item = await self._queue.get()
+        if isinstance(item, Exception):
+            self._open.clear()
+            raise item
+        assert isinstance(item, Output)
+        if item.finish is not None:
+            self._open.discard(item.name)
+        return item
+
+    def close(self) -> None:
+        """Cancel in the engine what has not finished; may be called again."""
+        self._runtime.cancel(self._open)
+        self._open = set()
+
+
 class EngineRuntime:
-    """`start` it once; then `stream` requests from any event loop."""
+    """`start` it once; then `open` requests from any event loop."""
 
     def __init__(
         self,
@@ -106,28 +151,25 @@ class EngineRuntime:
     def wait_ready(self, timeout: float | None = None) -> bool:
         return self._ready.wait(timeout) and self.alive
 
-    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Output, None]:
-        """Outputs until one has `finish`. Closing the iterator early cancels the request in the engine.
+    async def open(self, requests: Sequence[GenerationRequest]) -> Generation:
+        """Hand requests to the engine. The caller closes the generation, or they run to their end for nobody.
 
         Raises RequestRefusedError, NotAcceptingError, EngineFailedError.
         """
-        live = self._take(request)
-        finished = False
+        queue: asyncio.Queue[Item] = asyncio.Queue()
+        self._take(requests, queue)
+        generation = Generation(self, requests, queue)
         try:
-            while not finished:
-                item = await live.queue.get()
-                finished = isinstance(item, Exception) or item.finish is not None
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-        finally:
-            if not finished:
-                self._post(lambda: self._cancel(request.name))
+            await generation.accepted()
+        except BaseException:
+            generation.close()
+            raise
+        return generation
 
-    async def submit(self, request: GenerationRequest) -> list[Output]:
-        """All outputs of a request."""
-        async with aclosing(self.stream(request)) as outputs:
-            return [output async for output in outputs]
+    def cancel(self, names: Iterable[str]) -> None:
+        """Forget requests; unknown names are no error."""
+        for name in names:
+            self._post(partial(self._cancel, name))
 
     def begin_drain(self) -> None:
         """Refuse new requests from now on; safe in a signal handler's context."""
@@ -149,20 +191,25 @@ class EngineRuntime:
 
     # The event loop's side
 
-    def _take(self, request: GenerationRequest) -> _Live:
-        live = _Live(request, asyncio.get_running_loop(), last=request.arrived or self._clock())
+    def _take(self, requests: Sequence[GenerationRequest], queue: asyncio.Queue[Item]) -> None:
+        loop = asyncio.get_running_loop()
         with self._wake:
             # Under the lock, or a request could slip in just after a failing engine's requests were all told.
-            if self._failure is not None:
-                raise NotAcceptingError("the engine has failed; restart the server")
-            if self._draining or self._stopped:
-                raise NotAcceptingError("the server is shutting down")
+            self._require_accepting(requests)
+            for request in requests:
+                self._live[request.name] = live = _Live(request, loop, queue, request.arrived or self._clock())
+                self._inbox.append(partial(self._submit, live))
+            self._idle.clear()
+            self._wake.notify()
+
+    def _require_accepting(self, requests: Sequence[GenerationRequest]) -> None:
+        if self._failure is not None:
+            raise NotAcceptingError("the engine has failed; restart the server")
+        if self._draining or self._stopped:
+            raise NotAcceptingError("the server is shutting down")
+        for request in requests:
             if request.name in self._live:
                 raise RequestRefusedError(f"a request named {request.name} is running")
-            self._live[request.name] = live
-            self._idle.clear()
-        self._post(lambda: self._submit(live))
-        return live
 
     def _post(self, command: Callable[[], None]) -> None:
         with self._wake:
@@ -204,6 +251,8 @@ class EngineRuntime:
         except ValueError as error:
             self._forget(live.request.name)
             self._send(live, RequestRefusedError(str(error)))
+        else:
+            self._send(live, _Accepted(live.request.name))
 
     def _cancel(self, name: str) -> None:
         self.engine.cancel(name)
@@ -235,7 +284,7 @@ class EngineRuntime:
             self.observer = NoObserver()
         live.last, live.produced = now, True
 
-    def _send(self, live: _Live, item: Output | Exception) -> None:
+    def _send(self, live: _Live, item: Item) -> None:
         try:
             live.loop.call_soon_threadsafe(live.queue.put_nowait, item)
         except RuntimeError:

@@ -14,7 +14,7 @@ from checkengine.guards.finding import Finding
 from checkengine.replay.executor import ReplayStep
 from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import Ints, StepRecord
-from checkengine.replay.recorded import RecordedWindow, Tables, row_slices, written_slots
+from checkengine.replay.recorded import RecordedWindow, row_slices, written_slots
 
 
 def new_identifier() -> str:
@@ -51,11 +51,15 @@ class Capture:
         return self.memory.undo([entry for entry in self.undo if entry.step >= step])
 
     def replay_steps(self, first: int | None = None) -> Iterator[ReplayStep]:
-        """Steps to run, in order, from `first` (None: from the first exact step, else from the window's first)."""
+        """Steps to run, in order, from `first` (None: from the first exact step, else from the window's first).
+
+        `outputs` is empty for rows that are not involved and for sequences in `unknown_histories`.
+        """
         first = self.first_exact_step if first is None else first
-        outputs = {handle: history.tolist() for handle, history in self.histories.items()}
+        followed = self.involved - unknown_histories(self)
+        outputs = {handle: history.tolist() for handle, history in self.histories.items() if handle in followed}
         for record, tables in self.window.walk():
-            before = outputs_before(record, self.window, outputs)
+            before = outputs_before(record, self.window, outputs, followed)
             if first is None or record.step >= first:
                 yield ReplayStep(
                     record=record,
@@ -63,22 +67,6 @@ class Capture:
                     starts={handle: self.window.starts[handle] for handle in record.sampling_handles.tolist()},
                     outputs=before,
                 )
-
-    def outside_writes(self, record: StepRecord, tables: Tables) -> UndoEntry | None:
-        """Bytes that others than the involved rows wrote into the image's blocks in this step; None where nobody did.
-
-        A replay puts them back (Executor.restore) before it runs the step: each layer has its own slots, so no layer
-        sees them early. What they left there is what the next write found there, or what the image holds.
-        """
-        written = written_slots(record, tables, self.memory.block_size)
-        theirs = [slots for handle, slots in written.items() if handle not in self.involved]
-        ours = [slots for handle, slots in written.items() if handle in self.involved]
-        undone = [entry.slots for entry in self.undo if entry.step == record.step]
-        slots = inside(np.setdiff1d(joined([*theirs, *undone]), joined(ours)), self.memory)
-        if not len(slots):
-            return None
-        later = self.memory.undo([entry for entry in self.undo if entry.step > record.step])
-        return UndoEntry(record.step, slots, read_slots(later, slots))
 
 
 def joined(parts: Sequence[Ints]) -> Ints:
@@ -99,25 +87,26 @@ def read_slots(image: MemoryImage, slots: Ints) -> dict[str, torch.Tensor]:
 
 
 def outputs_before(
-    record: StepRecord, window: RecordedWindow, outputs: dict[int, list[int]]
+    record: StepRecord, window: RecordedWindow, outputs: dict[int, list[int]], followed: frozenset[int]
 ) -> dict[int, Sequence[int]]:
-    """Output tokens before this step of the rows that sample; `outputs` is brought up to and past this record.
-
-    A token that is neither in the history nor in the window stands as 0 (see `unknown_histories`).
-    """
+    """Output tokens before this step of the rows that sample; `outputs` is brought up to and past this record."""
     before: dict[int, Sequence[int]] = {}
     sampled = iter(record.sampled.tolist())
     for (handle, start, count, where), samples in zip(row_slices(record), record.samples.tolist(), strict=True):
+        token_after = next(sampled, None) if samples else None
+        if handle not in followed:
+            if samples:
+                before[handle] = ()
+            continue
         produced = outputs.setdefault(handle, [])
         begin = start - len(window.starts[handle].prompt_tokens)
         for index, token in enumerate(record.token_ids[where].tolist(), begin):
             put_token(produced, index, token)
+        del produced[max(0, begin + count) :]
         if samples:
-            del produced[max(0, begin + count) :]
             before[handle] = tuple(produced)
-            token_after = next(sampled, None)
-            if token_after is not None:
-                put_token(produced, begin + count, token_after)
+        if token_after is not None:
+            put_token(produced, begin + count, token_after)
     return before
 
 

@@ -1,0 +1,8 @@
+"""Bundles: a capture on disk. The format is told in `layout`."""
+
+from checkengine.replay.bundle.layout import BundleError
+from checkengine.replay.bundle.privacy import DeploymentKey
+from checkengine.replay.bundle.read import BundleReader
+from checkengine.replay.bundle.write import write_bundle
+
+__all__ = ["BundleError", "BundleReader", "DeploymentKey", "write_bundle"]

@@ -1,0 +1,75 @@
+"""Bundle format 1.0: a directory of JSON and safetensors files.
+
+    BUNDLE                       marker, written last; without it the bundle is torn
+    manifest.json                what the bundle is; size and SHA-256 of every core file and of content/manifest.json
+    env.json                     all that is constant and decides numbers, as the engine tells it
+    step.json                    window, sequences (names keyed), kernels
+    ring.safetensors             records as columns: shapes, lengths, block tables, keyed fingerprints
+    sampling.json                numeric sampling parameters
+    kv/pages.json                which blocks the image holds, their layout and owners
+    expect.json                  what a replay compares
+    weights.json                 digests of the weights, as far as the engine tells them
+    replay.toml                  how to replay
+    keys.json                    how the content is protected ("plain": it is not)
+    lineage.json                 parent bundle, substitutions
+    attest.json                  statement over the root digest (optional)
+    content/manifest.json        size and SHA-256 of the content files, and a nonce so that its own digest tells nothing
+    content/sequences.json       names, sampling parameters in full, stop tokens
+    content/tokens.safetensors   token ids, prompts, histories, fingerprints
+    content/kv.safetensors       KV bytes of the image
+    content/undo.safetensors     KV bytes that were overwritten inside the window
+    results/                     append-only: verdicts on exactly this bundle
+
+Core files hold no content: no token ids, no text, no KV bytes, and only keyed hashes of any. Removing content/ leaves a
+bundle that can still be opened, shown and verified. A minor version adds, a major one changes; what a reader does not
+know it leaves alone.
+"""
+
+from __future__ import annotations
+
+from checkengine.guards.errors import UserError
+
+MAGIC = "checkengine-bundle"
+VERSION = (1, 0)
+
+MARKER = "BUNDLE"
+MANIFEST = "manifest.json"
+ENVIRONMENT = "env.json"
+STEP = "step.json"
+RING = "ring.safetensors"
+SAMPLING = "sampling.json"
+PAGES = "kv/pages.json"
+EXPECT = "expect.json"
+WEIGHTS = "weights.json"
+REPLAY = "replay.toml"
+KEYS = "keys.json"
+LINEAGE = "lineage.json"
+ATTEST = "attest.json"
+CONTENT = "content"
+CONTENT_MANIFEST = "content/manifest.json"
+SEQUENCES = "content/sequences.json"
+TOKENS = "content/tokens.safetensors"
+KV = "content/kv.safetensors"
+UNDO = "content/undo.safetensors"
+RESULTS = "results"
+
+CORE_FILES = (ENVIRONMENT, STEP, RING, SAMPLING, PAGES, EXPECT, WEIGHTS, REPLAY, KEYS, LINEAGE)
+CONTENT_FILES = (SEQUENCES, TOKENS, KV, UNDO)
+
+MOST_MARKER_BYTES = 4 << 10
+MOST_JSON_BYTES = 8 << 20
+MOST_JSON_DEPTH = 32
+MOST_HEADER_BYTES = 4 << 20
+"""Of a safetensors file."""
+MOST_FILE_BYTES = 256 << 30
+MOST_FILES = 10_000
+MOST_BLOCK_SIZE = 1 << 16
+
+LEFTOVER_PREFIX = ".writing-"
+"""Of a bundle that is being written, or whose writer died."""
+
+
+class BundleError(UserError):
+    """A bundle cannot be written or read; the message says what, where and what to do."""
+
+    exit_code = 129

@@ -1,0 +1,254 @@
+"""Read a bundle without trust in it: sizes before bytes, digests before meaning, one type of error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+
+from checkengine.guards.finding import Finding, Severity
+from checkengine.guards.step import SequenceStart
+from checkengine.replay.bundle import layout, plain
+from checkengine.replay.bundle.check import check_blocks, check_header, check_image, check_window
+from checkengine.replay.bundle.columns import Cutter
+from checkengine.replay.bundle.files import Entry, read_inside, read_verified
+from checkengine.replay.bundle.layout import BundleError
+from checkengine.replay.capture import Capture
+from checkengine.replay.memory import MemoryImage, UndoEntry
+from checkengine.replay.recorded import RecordedWindow
+
+T = TypeVar("T")
+MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RuntimeError)
+
+
+class BundleReader:
+    """An opened bundle: marker and manifest are read and agree. BundleError where they do not.
+
+    `level` is "full", "core" (written without content), or "erased" (its content was removed since).
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        marker = self._marker()
+        self.manifest = self._manifest(marker)
+        self.identifier = str(self.manifest.get("identifier", ""))
+        self.files = self._entries(self.manifest, layout.MANIFEST)
+        content = self.manifest.get("content")
+        self._content = None if content is None else Entry.from_json(content, layout.CONTENT_MANIFEST)
+        self.level = self._level()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The triggers; sequence names are keyed hashes."""
+        return self._guard(lambda: tuple(finding_of(value) for value in self.manifest["findings"]), layout.MANIFEST)
+
+    def json(self, path: str) -> Any:
+        """A verified JSON file of the core, for example `env.json`."""
+        return plain.decode(self._read(path), str(self.path / path))
+
+    def verify(self) -> None:
+        """Read everything that the manifests name; BundleError names the first file that is not as written."""
+        for path in self.files:
+            self._read(path)
+        if self.level == "full":
+            for path, entry in self._content_files().items():
+                read_verified(self.path, path, entry)
+
+    def window(self) -> RecordedWindow:
+        """The records; without content: token ids 0, keyed fingerprints, keyed names."""
+        ring = self._arrays(layout.RING, self._read(layout.RING))
+        if self.level == "full":
+            tokens = self._arrays(layout.TOKENS, self._read_content(layout.TOKENS))
+        else:
+            tokens = blank_tokens(ring)
+        cutter = Cutter(ring, tokens)
+        return self._guard(lambda: self._assemble(cutter), layout.RING)
+
+    def capture(self) -> Capture:
+        """Everything, bit for bit as it was captured. BundleError where the bundle holds no content."""
+        if self.level != "full":
+            raise BundleError(f"{self.path} holds no content ({self.level}), so it can be shown and verified but not "
+                              'replayed; capture with [capture] content = "full" to replay')  # fmt: skip
+        window = self.window()
+        ring = self._arrays(layout.RING, self._read(layout.RING))
+        cutter = Cutter(ring, self._arrays(layout.TOKENS, self._read_content(layout.TOKENS)))
+        image = self._guard(self._image, layout.KV)
+        self._guard(lambda: check_window(window, image.block_size), layout.RING)
+        names = self._sequences()["findings"]
+        return self._guard(
+            lambda: Capture(
+                window=window,
+                memory=image,
+                involved=frozenset(ring["involved"].tolist()),
+                histories=cutter.histories(),
+                undo=self._undo(image),
+                environment=self.json(layout.ENVIRONMENT),
+                findings=tuple(finding_of(v, name) for v, name in zip(self.manifest["findings"], names, strict=True)),
+                incident=self.manifest["incident"],
+                identifier=self.identifier,
+                time=float(self.manifest["time"]),
+            ),
+            layout.MANIFEST,
+        )
+
+    def _marker(self) -> dict[str, Any]:
+        try:
+            data = read_inside(self.path, layout.MARKER, most=layout.MOST_MARKER_BYTES)
+        except FileNotFoundError:
+            raise BundleError(f"{self.path} is no whole bundle: its marker BUNDLE is missing, since the writer did not "
+                              "finish or this is another folder; use another bundle") from None  # fmt: skip
+        except NotADirectoryError:
+            raise BundleError(f"{self.path} is no folder: give the path of a bundle's folder") from None
+        marker = plain.decode(data, str(self.path / layout.MARKER))
+        if not isinstance(marker, dict) or marker.get("magic") != layout.MAGIC or marker.get("ok") is not True:
+            raise BundleError(f"{self.path / layout.MARKER} does not mark a whole bundle: use another one")
+        self._refuse_version(marker.get("version"))
+        return marker
+
+    def _refuse_version(self, version: Any) -> None:
+        if not isinstance(version, list) or [type(number) for number in version] != [int, int]:
+            raise BundleError(f"{self.path / layout.MARKER} names no version: the bundle is damaged")
+        if version[0] != layout.VERSION[0]:
+            raise BundleError(f"{self.path} has format {version[0]}.{version[1]}, and this checkengine reads "
+                              f"{layout.VERSION[0]}.x: use the checkengine that wrote it")  # fmt: skip
+
+    def _manifest(self, marker: dict[str, Any]) -> dict[str, Any]:
+        entry = Entry.from_json(marker.get("manifest"), layout.MARKER)
+        if entry.size > layout.MOST_JSON_BYTES:
+            raise BundleError(f"{self.path / layout.MANIFEST} is too large: not a bundle of this format")
+        manifest = plain.decode(read_verified(self.path, layout.MANIFEST, entry), str(self.path / layout.MANIFEST))
+        if not isinstance(manifest, dict):
+            raise BundleError(f"{self.path / layout.MANIFEST} is no object: the bundle is damaged")
+        return manifest
+
+    def _entries(self, manifest: Any, where: str) -> dict[str, Entry]:
+        files = manifest.get("files") if isinstance(manifest, dict) else None
+        if not isinstance(files, dict) or len(files) > layout.MOST_FILES:
+            raise BundleError(f"{self.path / where} lists no files: the bundle is damaged")
+        return {path: Entry.from_json(value, f"{self.path / where}: {path!r}") for path, value in files.items()}
+
+    def _level(self) -> str:
+        if self._content is None:
+            return "core"
+        return "full" if (self.path / layout.CONTENT).exists() else "erased"
+
+    def _read(self, path: str) -> bytes:
+        if path not in self.files:
+            raise BundleError(f"{self.path / layout.MANIFEST} does not list {path}: the bundle is damaged")
+        return read_verified(self.path, path, self.files[path])
+
+    def _content_files(self) -> dict[str, Entry]:
+        if self._content is None:
+            raise BundleError(f"{self.path} holds no content")
+        data = read_verified(self.path, layout.CONTENT_MANIFEST, self._content)
+        return self._entries(plain.decode(data, str(self.path / layout.CONTENT_MANIFEST)), layout.CONTENT_MANIFEST)
+
+    def _read_content(self, path: str) -> bytes:
+        files = self._content_files()
+        if path not in files:
+            raise BundleError(f"{self.path / layout.CONTENT_MANIFEST} does not list {path}: the bundle is damaged")
+        return read_verified(self.path, path, files[path])
+
+    def _arrays(self, path: str, data: bytes) -> dict[str, NDArray[Any]]:
+        check_header(data, str(self.path / path))
+        return self._guard(lambda: safetensors.numpy.load(data), path)
+
+    def _tensors(self, path: str) -> dict[str, torch.Tensor]:
+        data = self._read_content(path)
+        check_header(data, str(self.path / path))
+        return self._guard(lambda: safetensors.torch.load(data), path)
+
+    def _sequences(self) -> Any:
+        return plain.decode(self._read_content(layout.SEQUENCES), str(self.path / layout.SEQUENCES))
+
+    def _assemble(self, cutter: Cutter) -> RecordedWindow:
+        step = self.json(layout.STEP)
+        told = self._sequences()["sequences"] if self.level == "full" else step["sequences"]
+        prompts = {handle: tuple(prompt.tolist()) for handle, prompt in cutter.prompts().items()}
+        sampling = self.json(layout.SAMPLING)
+        starts = {
+            handle: start_of(handle, prompt, told[str(handle)], sampling[str(handle)])
+            for handle, prompt in prompts.items()
+        }
+        window = cutter.window(starts, step["kernels"], int(step["dropped"]))
+        check_blocks(window)
+        return window
+
+    def _image(self) -> MemoryImage:
+        pages = self.json(layout.PAGES)
+        image = MemoryImage(
+            block_size=pages["block_size"],
+            blocks=np.array(pages["blocks"], np.int32),
+            tensors=self._tensors(layout.KV),
+            layers=pages["layers"],
+        )
+        check_image(image)
+        return image
+
+    def _undo(self, image: MemoryImage) -> list[UndoEntry]:
+        tensors = self._tensors(layout.UNDO)
+        counts, slots = tensors["counts"].tolist(), tensors["slots"].numpy()
+        if min(counts, default=0) < 0 or sum(counts) != len(slots):
+            raise ValueError("the undo counts do not fit its slots")
+        entries, end = [], 0
+        for step, count in zip(tensors["steps"].tolist(), counts, strict=True):
+            begin, end = end, end + count
+            held = {name: tensors[f"undo.{name}"][begin:end] for name in image.tensors}
+            if any(len(tensor) != count for tensor in held.values()):
+                raise ValueError("the undo bytes do not fit its slots")
+            entries.append(UndoEntry(step, slots[begin:end], held))
+        return entries
+
+    def _guard(self, read: Callable[[], T], where: str) -> T:
+        try:
+            return read()
+        except BundleError:
+            raise
+        except (*MALFORMED, safetensors.SafetensorError) as error:
+            raise BundleError(f"{self.path / where} is not as the format says ({type(error).__name__}: {error}): "
+                              "the bundle is damaged; fetch it again") from None  # fmt: skip
+
+
+def blank_tokens(ring: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def blank(name: str) -> NDArray[np.int32]:
+        return np.zeros(int(ring[name].sum()), np.int32)
+
+    return {
+        "token_ids": blank("token_ids_counts"),
+        "sampled": blank("sampled_counts"),
+        "fingerprints": ring["fingerprints_keyed"],
+        "prompts": blank("prompt_counts"),
+        "histories": blank("histories_counts"),
+    }
+
+
+def start_of(handle: int, prompt: tuple[int, ...], told: dict[str, Any], sampling: dict[str, Any]) -> SequenceStart:
+    return SequenceStart(
+        handle,
+        str(told["name"]),
+        prompt,
+        told.get("sampling", sampling),
+        tuple(told.get("stop_tokens", ())),
+        bool(told.get("ignores_stop", False)),
+        told.get("language"),
+    )
+
+
+def finding_of(value: dict[str, Any], sequence: str | None = None) -> Finding:
+    return Finding(
+        kind=str(value["kind"]),
+        sequence=str(value["sequence"]) if sequence is None else str(sequence),
+        severity=Severity(value["severity"]),
+        step=int(value["step"]),
+        token=int(value["token"]),
+        guard=str(value["guard"]),
+        version=int(value["version"]),
+        evidence=MappingProxyType(dict(value["evidence"])),
+    )

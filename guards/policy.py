@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ class _Case:
     rank: int = NO_CAUSE
     incident: str = ""
     retries: int = 0
+    retrying: bool = False
+    """A retry was ordered: the engine may end the sequence and begin it anew under its name."""
     stopped: bool = False
     braked_for: set[str] = field(default_factory=set)
     """Guards that the brake has counted this sequence for: a retry and a later stop are one."""
@@ -36,7 +39,7 @@ class _Case:
 
 
 class Policy:
-    """`begin`, `decide` and `forget` come from the thread that runs the steps; the switches from any thread.
+    """Thread-safe: the thread that runs the steps decides on guards' findings, an audit's thread on its own.
 
     It publishes FindingRaised and BrakePulled. ActionTaken is for whoever applies the action, and knows whether it
     could. `quarantined_fraction` tells which share of the KV blocks is in quarantine already. Times are Unix seconds.
@@ -54,6 +57,8 @@ class Policy:
         quarantined_fraction: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.book = book
+        # Reentrant: a listener on the publisher's thread may ask the policy something.
+        self._lock = threading.RLock()
         self._settings = settings
         self._brake_settings = brake
         self._brake = Brake(brake)
@@ -69,26 +74,25 @@ class Policy:
 
     def begin(self, sequence: str, now: float) -> None:
         """A sequence starts: it counts as traffic for the brake."""
-        self._live.add(sequence)
-        self._brake.begin(now)
+        with self._lock:
+            self._live.add(sequence)
+            self._brake.begin(now)
 
     def forget(self, sequence: str) -> None:
-        self._live.discard(sequence)
-        self._cases.pop(sequence, None)
+        """The sequence is over. What is known of a retried one is kept for its second run, which has its name."""
+        with self._lock:
+            self._live.discard(sequence)
+            case = self._cases.get(sequence)
+            if case is not None and case.retrying:
+                case.retrying = False
+            else:
+                self._cases.pop(sequence, None)
 
     def decide(self, findings: Iterable[Finding], now: float) -> list[Action]:
         """What is to be done, in this order; empty where all is only observed. The deepest cause of a sequence
         speaks first, and a sequence is stopped or retried once in a step. INFO never leads to an action."""
-        actions: list[Action] = []
-        settled: set[str] = set()
-        for finding in sorted(findings, key=lambda finding: finding.rank):
-            case = self._case(finding.sequence)
-            self._file(finding, case, now)
-            if finding.severity > Severity.INFO and not case.stopped and finding.sequence not in settled:
-                taken = self._act(finding, case, now)
-                actions += taken
-                settled.update(action.sequence for action in taken if action.kind in INTERVENTIONS)
-        return actions
+        with self._lock:
+            return self._decide(findings, now)
 
     def action_of(self, guard: str) -> GuardAction:
         """What the guard's findings lead to now."""
@@ -102,7 +106,8 @@ class Policy:
 
     def release(self, guard: str) -> None:
         """Let a braked guard act again."""
-        self._brake.release(guard)
+        with self._lock:
+            self._brake.release(guard)
         logger.warning("guard %s: brake released", guard)
 
     def braked(self, guard: str) -> bool:
@@ -110,7 +115,20 @@ class Policy:
 
     def would_have_stopped(self) -> Mapping[str, int]:
         """By guard: sequences that it would have stopped, had it been allowed to."""
-        return dict(self._would_have_stopped)
+        with self._lock:
+            return dict(self._would_have_stopped)
+
+    def _decide(self, findings: Iterable[Finding], now: float) -> list[Action]:
+        actions: list[Action] = []
+        settled: set[str] = set()
+        for finding in sorted(findings, key=lambda finding: finding.rank):
+            case = self._case(finding.sequence)
+            self._file(finding, case, now)
+            if finding.severity > Severity.INFO and not case.stopped and finding.sequence not in settled:
+                taken = self._act(finding, case, now)
+                actions += taken
+                settled.update(action.sequence for action in taken if action.kind in INTERVENTIONS)
+        return actions
 
     def _case(self, sequence: str) -> _Case:
         if len(self._cases) > len(self._live) + STRAY_CASES:
@@ -137,6 +155,7 @@ class Policy:
             return self._intervene(ActionKind.STOP, finding, case)
         if wanted == "retry":
             case.retries += 1
+            case.retrying = True
             return self._intervene(ActionKind.RETRY, finding, case)
         self._count_missed(finding.guard, case)
         if wanted == "warn":

@@ -115,6 +115,24 @@ def test_a_sequence_is_retried_as_often_as_allowed_and_then_stopped(finding_of):
     assert (incident.sequences, incident.findings) == (1, 4)
 
 
+def test_a_retry_is_remembered_where_the_engine_begins_the_sequence_anew(finding_of):
+    subject = policy(nonfinite={"action": "retry", "quarantine": False})
+    taken = []
+    for second in range(2):
+        subject.begin("a", NOW + second)
+        taken.append(kinds(subject.decide([finding_of("logits.nonfinite")], NOW + second)))
+        subject.forget("a")
+    assert taken == [["retry"], ["stop"]]
+
+
+def test_a_sequence_that_ended_after_its_stop_is_forgotten(finding_of):
+    subject = policy(nonfinite={"quarantine": False})
+    for _ in range(2):
+        subject.begin("a", NOW)
+        assert kinds(subject.decide([finding_of("logits.nonfinite")], NOW)) == ["stop"]
+        subject.forget("a")
+
+
 def test_two_findings_of_one_step_make_one_retry(finding_of):
     subject = policy(nonfinite={"action": "retry", "quarantine": False}, repetition={"action": "retry"})
     findings = [finding_of("logits.nonfinite"), finding_of("repetition.loop", guard="repetition")]

@@ -17,7 +17,9 @@ def find_executor(environment: Mapping[str, Any]) -> Executor:
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
-        raise CannotReplayError(f"the record comes from engine {name!r}, and no executor of that name is installed ({known})")
+        raise CannotReplayError(
+            f"the record comes from engine {name!r}, and no executor of that name is installed ({known})"
+        )
     executor = cast(Executor, found[name].load()())
     executor.load(environment)
     return executor

@@ -17,6 +17,9 @@ from checkengine.replay.refire import GuardsFactory, Refire, fires
 from checkengine.replay.window import ExactFrom, Window, WindowStep
 from checkengine.replay.windows import build_window
 
+ALL, SOME, NONE = "fingerprints and tokens", "tokens, and fingerprints where recorded", "tokens"
+MISSING = {SOME: "were not recorded for every step", NONE: "were not recorded", ALL: "equal"}
+
 Progress = Callable[[str, int, int], None]
 """(what runs, steps done, steps)."""
 
@@ -47,7 +50,7 @@ class Replay:
     from_step: int
     exact_from: ExactFrom
     compared: str
-    """"fingerprints and tokens", or "tokens" where the record holds no fingerprints."""
+    """"fingerprints and tokens"; "tokens" where the record holds no fingerprints; else both, where recorded."""
     strip: list[StepEquality] = field(default_factory=list)
     first_difference: RowDifference | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -69,11 +72,11 @@ class Replay:
     @property
     def bit_exact(self) -> bool:
         """Every involved row equal, by fingerprint; tokens alone are no proof of equal bits."""
-        return self.rows > 0 and self.equal_rows == self.rows and self.compared != "tokens"
+        return self.rows > 0 and self.equal_rows == self.rows and self.compared == ALL
 
     def words(self) -> str:
         if self.first_difference is None:
-            how = "bit-exact" if self.bit_exact else "equal by tokens (no fingerprints were recorded):"
+            how = "bit-exact" if self.bit_exact else f"equal (fingerprints {MISSING[self.compared]}):"
             return f"{how} {self.equal_rows} of {self.rows} rows in {self.steps} steps, from step {self.from_step}"
         d = self.first_difference
         return (
@@ -127,13 +130,13 @@ class Replayer:
 
     def _empty(self, kernel: str | None, free: bool) -> Replay:
         records = [step.replay.record for step in self.window.steps]
-        recorded = all(len(record.fingerprints) == len(record.sampled) for record in records)
+        outcomes = [bool(len(record.fingerprints)) for record in records if len(record.sampled)]
         return Replay(
             kernel=kernel or records[0].kernel,
             free=free,
             from_step=records[0].step,
             exact_from=self.window.exact_from,
-            compared="fingerprints and tokens" if recorded else "tokens",
+            compared=ALL if all(outcomes) else SOME if any(outcomes) else NONE,
         )
 
 
@@ -143,7 +146,7 @@ def compare(window: Window, step: WindowStep, output: StepOutput, result: Replay
     rows = np.flatnonzero(record.samples)
     # The last step of a capture may have no outcome yet.
     chosen = np.flatnonzero(step.sampling_involved) if len(record.sampled) == len(rows) else rows[:0]
-    different = {int(i): what for i in chosen if (what := differs(step, output, int(i), result.compared))}
+    different = {int(i): what for i in chosen if (what := differs(step, output, int(i)))}
     result.strip.append(StepEquality(step.number, len(chosen), len(chosen) - len(different)))
     for index, what in different.items():
         if result.first_difference is None:
@@ -151,11 +154,11 @@ def compare(window: Window, step: WindowStep, output: StepOutput, result: Replay
             result.first_difference = RowDifference(step.number, row, window.name_of(step, row), what)
 
 
-def differs(step: WindowStep, output: StepOutput, index: int, compared: str) -> str | None:
+def differs(step: WindowStep, output: StepOutput, index: int) -> str | None:
     """ "fingerprint", "token", or None where the sampling row equals its record."""
     record = step.replay.record
     prints = output.stats.fingerprint
-    if compared != "tokens" and prints is not None and int(record.fingerprints[index]) != int(prints[index]):
+    if len(record.fingerprints) and prints is not None and int(record.fingerprints[index]) != int(prints[index]):
         return "fingerprint"
     if int(record.sampled[index]) != int(output.tokens[index]):
         return "token"

@@ -85,13 +85,18 @@ def attend(
         masked = -length % BLOCK
         reading += [slots[-1] + 1 + i for i in range(masked)]
     rows, offsets = memory.where(reading)
-    keys, values = memory.tensors["kv.key"][rows, layer, offsets, 0], memory.tensors["kv.value"][rows, layer, offsets, 0]
+    keys, values = (
+        memory.tensors["kv.key"][rows, layer, offsets, 0],
+        memory.tensors["kv.value"][rows, layer, offsets, 0],
+    )
     if kernel == "reference":
         queries, keys, values = queries.double(), keys.double(), values.double()
     scores = torch.einsum("qhd,kd->hqk", queries, keys) / DIM**0.5
     if sharp.hits("wrong_scale", layer, length):
         scores = scores * 1.5
-    seen = torch.arange(len(reading)) <= torch.arange(length - count, length).unsqueeze(1) + len(reading) - length - masked
+    seen = (
+        torch.arange(len(reading)) <= torch.arange(length - count, length).unsqueeze(1) + len(reading) - length - masked
+    )
     seen[:, length : length + masked] = False
     weights = torch.softmax(scores.masked_fill(~seen, -torch.inf), -1)
     output = torch.einsum("hqk,kd->qhd", weights, values).float()
@@ -163,9 +168,7 @@ class SmallExecutor:
     def copy(self, memory: SmallMemory) -> SmallMemory:
         return SmallMemory(memory.image(memory.blocks))
 
-    def write_slots(
-        self, memory: SmallMemory, slots: Any, pattern: float, layers: Sequence[int] | None = None
-    ) -> None:
+    def write_slots(self, memory: SmallMemory, slots: Any, pattern: float, layers: Sequence[int] | None = None) -> None:
         rows, offsets = memory.where(slots)
         for layer in range(LAYERS) if layers is None else layers:
             for tensor in memory.tensors.values():
@@ -200,7 +203,9 @@ class Live:
 class SmallEngine:
     """Joins, leaves, chunks, skips and preempts at random; every free block holds what its last owner left there."""
 
-    def __init__(self, fault: SmallFault | None = None, seed: int = 0, blocks: int = 40, stop: int | None = None) -> None:
+    def __init__(
+        self, fault: SmallFault | None = None, seed: int = 0, blocks: int = 40, stop: int | None = None
+    ) -> None:
         self.random = np.random.default_rng(seed)
         self.model, self.fault, self.pool = SmallModel(), fault or SmallFault(), blocks
         noise = torch.Generator().manual_seed(seed)
@@ -275,7 +280,9 @@ class SmallEngine:
         self.records.append(record)
         slots = np.concatenate(
             [
-                np.array([self.tables[-1][h][p // BLOCK] * BLOCK + p % BLOCK for p in range(start, start + count)], np.int32)
+                np.array(
+                    [self.tables[-1][h][p // BLOCK] * BLOCK + p % BLOCK for p in range(start, start + count)], np.int32
+                )
                 for h, start, count, _ in row_slices(record)
             ]
         )

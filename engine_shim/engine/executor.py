@@ -1,0 +1,177 @@
+"""The embedded engine as replay's executor: recorded steps on memory of their own, with the weights of a model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from checkengine.detectors.logits import row_stats
+from checkengine.engine_shim.engine.batch import PackedBatch
+from checkengine.engine_shim.engine.environment import model_name, weights_digest
+from checkengine.engine_shim.engine.kv_memory import CompactMemory
+from checkengine.engine_shim.engine.load import load_model
+from checkengine.engine_shim.engine.op_hashes import OpHashes
+from checkengine.engine_shim.engine.probe import prepare
+from checkengine.engine_shim.engine.request import SamplingParameters
+from checkengine.engine_shim.engine.runner import ModelRunner
+from checkengine.engine_shim.engine.sampler import SamplingRow, sample_rows
+from checkengine.engine_shim.faults import build_faults
+from checkengine.engine_shim.faults.fault import Fault
+from checkengine.engine_shim.models import ModelError, model_directory
+from checkengine.replay.executor import CannotReplayError, ReplayStep, StepOutput, WeightsChangedError
+from checkengine.replay.memory import MemoryImage
+
+Ints = NDArray[np.int32]
+FLOAT64 = "float64"
+
+_loaded: dict[tuple[str, str], Any] = {}
+"""Models by name and dtype: several bundles of one model are replayed in one process."""
+
+
+class ReplayMemory:
+    """Holds the KV memory; the float64 kernel widens it in place."""
+
+    def __init__(self, kv: CompactMemory) -> None:
+        self.kv = kv
+
+    def widen(self) -> CompactMemory:
+        if self.kv.layout.dtype != torch.float64:
+            self.kv = CompactMemory(self.kv.image(self.kv.numbers), torch.float64)
+        return self.kv
+
+
+class EmbeddedExecutor:
+    """Kernels: `paged` (production; planted faults act on it), `reference` and `float64`, which have none."""
+
+    name = "embedded"
+    granularity = "attention and hidden state per layer"
+    kernels: ClassVar[tuple[str, ...]] = ("paged", "reference", FLOAT64)
+    reference = "reference"
+
+    def __init__(self) -> None:
+        self._model: Any = None
+        self._wide: Any = None
+        self._faults: list[Fault] = []
+        self._threads: int | None = None
+
+    @classmethod
+    def over(cls, model: Any, environment: Mapping[str, Any]) -> EmbeddedExecutor:
+        """Over a live engine's weights, with memory of its own: for audits while the engine serves."""
+        executor = cls()
+        executor._take(model, environment)
+        return executor
+
+    def load(self, environment: Mapping[str, Any]) -> None:
+        """Raises CannotReplayError where the model is not here, WeightsChangedError where it is another one."""
+        model = cached_model(str(environment.get("model", "")), str(environment.get("dtype", "float32")))
+        refuse_other_weights(model, environment)
+        self._take(model, environment)
+
+    def _take(self, model: Any, environment: Mapping[str, Any]) -> None:
+        self._model, self._wide = model, None
+        self._threads = environment.get("threads")
+        try:
+            self._faults = build_faults(environment.get("faults", ()))
+        except (ValueError, TypeError) as error:
+            raise CannotReplayError(f"the record's planted fault cannot be made again: {error}") from error
+
+    def memory(self, image: MemoryImage) -> ReplayMemory:
+        return ReplayMemory(CompactMemory(image))
+
+    def copy(self, memory: ReplayMemory) -> ReplayMemory:
+        return ReplayMemory(memory.kv.copy())
+
+    def write_slots(
+        self, memory: ReplayMemory, slots: Ints, pattern: float, layers: Sequence[int] | None = None
+    ) -> None:
+        memory.kv.write_slots(slots, pattern, layers)
+
+    def restore(self, memory: ReplayMemory, slots: Ints, tensors: Mapping[str, torch.Tensor]) -> None:
+        rows = torch.from_numpy(memory.kv.locate(slots // memory.kv.block_size).astype(np.int64))
+        offsets = torch.from_numpy((slots % memory.kv.block_size).astype(np.int64))
+        for name, tensor in memory.kv.tensors.items():
+            tensor[rows, :, offsets] = tensors[name].to(tensor.dtype)
+
+    def run(
+        self, step: ReplayStep, memory: ReplayMemory, *, kernel: str | None = None, hashes: bool = False
+    ) -> StepOutput:
+        kernel = kernel or step.record.kernel
+        self._refuse_kernel(kernel)
+        wide = kernel == FLOAT64
+        kv = memory.widen() if wide else memory.kv
+        batch = PackedBatch.of_record(step.record, step.block_tables, kv.block_size)
+        runner = ModelRunner(self._double() if wide else self._model, kv, "reference" if wide else kernel, self._faults)
+        ops = OpHashes(batch.first_tokens) if hashes else None
+        with threads(self._threads):
+            logits = runner.forward(batch, observer=ops)
+            tokens = sample_rows(logits, self._sampling_rows(step, faulty=kernel == "paged"))
+            return StepOutput(row_stats(logits, "full"), tokens, ops.entries if ops else [])
+
+    def _refuse_kernel(self, kernel: str) -> None:
+        if kernel not in self.kernels:
+            raise CannotReplayError(
+                f"no kernel named {kernel!r} in the embedded engine; it has {', '.join(self.kernels)}"
+            )
+
+    def _double(self) -> Any:
+        if self._wide is None:
+            self._wide = copy.deepcopy(self._model).double()
+        return self._wide
+
+    def _sampling_rows(self, step: ReplayStep, *, faulty: bool) -> list[SamplingRow]:
+        rows = []
+        for handle in step.record.sampling_handles.tolist():
+            start, output = step.starts[handle], step.outputs[handle]
+            masked = faulty and any(fault.masks_stop(output) for fault in self._faults)
+            rows.append(
+                SamplingRow(
+                    SamplingParameters.model_validate(dict(start.sampling)),
+                    start.prompt_tokens,
+                    output,
+                    tuple(start.stop_tokens) if masked else (),
+                )
+            )
+        return rows
+
+
+def cached_model(name: str, dtype: str) -> Any:
+    key = name, dtype
+    if key not in _loaded:
+        try:
+            model, _ = load_model(model_directory(name), getattr(torch, dtype))
+        except ModelError as error:
+            raise CannotReplayError(f"the record's model cannot be loaded: {error}") from error
+        prepare(model)
+        _loaded[key] = model
+    return _loaded[key]
+
+
+def refuse_other_weights(model: Any, environment: Mapping[str, Any]) -> None:
+    recorded = environment.get("weights_digest")
+    if recorded is None:
+        raise CannotReplayError("the record names no weights digest: whether these are its weights cannot be told")
+    found = weights_digest(model)
+    if found != recorded:
+        raise WeightsChangedError(
+            f"weights changed: the record was made with {str(recorded)[:12]}…, "
+            f"and {model_name(model)} here is {found[:12]}…"
+        )
+
+
+@contextmanager
+def threads(wanted: int | None) -> Iterator[None]:
+    """Run with the recorded number of threads: how a product is split decides its bits."""
+    before = torch.get_num_threads()
+    if wanted and wanted != before:
+        torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)

@@ -19,8 +19,8 @@ KINDS = {"salad": "text.salad", "switch": "language.switch"}
 
 
 class LanguageGuard(ReportsOnce):
-    """Costs one look-up a token while the output is Latin letters, digits and signs: a sequence gets a reader, and
-    its prompt is looked at, only when its first token of another kind appears."""
+    """Costs one look-up a token while the output is Latin letters, digits and signs, two while it is in a script
+    that the prompt holds. Only a token of another kind has the prompt's words read, once, and makes a reader."""
 
     name: str = "language"
 
@@ -32,6 +32,8 @@ class LanguageGuard(ReportsOnce):
         # Pieces of characters are no reason to look closer: an emoji has them too.
         self._foreign = (~np.isin(vocabulary.script, (Script.COMMON, Script.PARTIAL, Script.LATIN))).tobytes()
         self._starts: dict[str, SequenceStart] = {}
+        self._familiar: dict[str, int] = {}
+        """Scripts of the prompt's tokens and of the language that the request names, as a bit mask."""
         self._readers: dict[str, tuple[ScriptSwitch, int]] = {}
         """With the index of the first output token that the reader saw."""
 
@@ -47,7 +49,7 @@ class LanguageGuard(ReportsOnce):
                 self._read(found, step, row, 0)
                 continue
             for offset, token in enumerate(tokens):
-                if 0 <= token < size and foreign[token]:
+                if 0 <= token < size and foreign[token] and not self._is_familiar(step.sequences[row], token):
                     self._read(found, step, row, offset)
                     break
         return found or NO_FINDINGS
@@ -55,6 +57,7 @@ class LanguageGuard(ReportsOnce):
     def forget(self, sequence: str) -> None:
         super().forget(sequence)
         self._starts.pop(sequence, None)
+        self._familiar.pop(sequence, None)
         self._readers.pop(sequence, None)
 
     def _read(self, found: list[Finding], step: StepView, row: int, offset: int) -> None:
@@ -70,18 +73,24 @@ class LanguageGuard(ReportsOnce):
 
     def _reader(self, step: StepView, row: int, offset: int) -> tuple[ScriptSwitch, int]:
         sequence = step.sequences[row]
-        expected = self._expected(self._starts.get(sequence))
-        entry = (ScriptSwitch(expected, self._limits), int(step.output_lengths[row]) + offset)
+        entry = (ScriptSwitch(self._expected(sequence), self._limits), int(step.output_lengths[row]) + offset)
         self._readers[sequence] = entry
         return entry
 
-    def _expected(self, start: SequenceStart | None) -> int:
-        if start is None:
-            return expected_scripts("")
+    def _is_familiar(self, sequence: str, token: int) -> bool:
+        mask = self._familiar.get(sequence)
+        if mask is None:
+            start = self._starts.get(sequence) or SequenceStart(0, sequence)
+            mask = expected_scripts("", start.language) | self._scripts_used(start.prompt_tokens)
+            self._familiar[sequence] = mask
+        return bool((mask >> self._scripts[token]) & 1)
+
+    def _expected(self, sequence: str) -> int:
+        start = self._starts.get(sequence) or SequenceStart(0, sequence)
         prompt = start.prompt_tokens
         if len(prompt) > 2 * PROMPT_TOKENS_READ:
             prompt = (*prompt[:PROMPT_TOKENS_READ], *prompt[-PROMPT_TOKENS_READ:])
-        return expected_scripts(self._vocabulary.text(prompt), start.language) | self._scripts_used(start.prompt_tokens)
+        return expected_scripts(self._vocabulary.text(prompt), start.language) | self._familiar.get(sequence, 0)
 
     def _scripts_used(self, tokens: tuple[int, ...]) -> int:
         """Of the whole prompt, by table."""

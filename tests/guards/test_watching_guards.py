@@ -156,3 +156,16 @@ def test_guards_keep_nothing_of_a_sequence_that_is_over(drive, vocabulary, kind)
     drive(guard, ids(vocabulary, ["море", "海", "بحر", "ทะเล", "θάλασσα", *SEA * 4, *["here"] * 200]))
     guard.forget("a")
     assert [len(value) for value in vars(guard).values() if isinstance(value, dict)] == empty
+
+
+def test_an_answer_in_the_prompts_own_script_never_has_the_prompts_words_read(drive, vocabulary, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        "checkengine.guards.language.expected_scripts", lambda text, language=None: read.append(text) or 0
+    )
+    guard = LanguageGuard(LanguageSettings(), vocabulary)
+    guard.begin(SequenceStart(1, "a", prompt_tokens=tuple(ids(vocabulary, ["море"]))))
+    drive(guard, ids(vocabulary, ["море", "тихое"] * 30))
+    assert read == [""]
+    drive(guard, ids(vocabulary, ["海"]))
+    assert read == ["", "море"]

@@ -59,6 +59,8 @@ def _extra_arguments(body: ChatBody) -> dict[str, Any]:
 def completion_tokens(tokenizer: Any, prompt: str | list[int], vocabulary: int) -> list[int]:
     if isinstance(prompt, str):
         return encode(tokenizer, prompt, special=True, param="prompt")
+    if not prompt:
+        raise ApiError("prompt: the prompt is empty", param="prompt", code="invalid_value")
     outside = [token for token in prompt if not 0 <= token < vocabulary]
     if outside:
         raise ApiError(f"prompt: token {outside[0]} is outside the vocabulary of {vocabulary}", param="prompt")

@@ -35,7 +35,9 @@ def row_stats(logits: torch.Tensor, level: Level) -> RowStats:
     else:
         for first in range(0, len(logits), _ROWS_WIDENED_AT_ONCE):
             own = logits[first : first + _ROWS_WIDENED_AT_ONCE]
-            _fill(results.part(first, len(own)), own.float(), own, level)
+            part = _Results(len(own), level)
+            _fill(part, own.float(), own, level)
+            results.take(part, first)
     return results.row_stats(level)
 
 
@@ -52,13 +54,11 @@ class _Results:
             self.argmax = np.empty(rows, np.int64)
             self.fingerprint = np.empty(rows, np.uint64)
 
-    def part(self, first: int, rows: int) -> _Results:
-        part, end = _Results.__new__(_Results), first + rows
-        part.floats, part.nonfinite = self.floats[:, first:end], self.nonfinite[first:end]
-        if hasattr(self, "counts"):
-            part.counts, part.argmax = self.counts[:, first:end], self.argmax[first:end]
-            part.fingerprint = self.fingerprint[first:end]
-        return part
+    def take(self, part: _Results, first: int) -> None:
+        """A part has arrays of its own: slices would have another memory layout, so another compilation."""
+        for name in _Results.__slots__:
+            if hasattr(self, name):
+                getattr(self, name)[..., first : first + len(part.nonfinite)] = getattr(part, name)
 
     def row_stats(self, level: Level) -> RowStats:
         floats, nonfinite = self.floats, self.nonfinite

@@ -55,8 +55,8 @@ def _attention_function(
             "this model's attention belongs to checkengine's engine and runs only inside it; "
             "for plain use call model.set_attn_implementation('sdpa') first"
         )
-    packed = (states[0].transpose(0, 1) for states in (query, key, value))
-    return attention.attend(module, *packed, options).unsqueeze(0), None
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    return attention.attend(module, query, key, value, options).unsqueeze(0), None
 
 
 def register() -> None:

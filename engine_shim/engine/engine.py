@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,22 +14,28 @@ from numpy.typing import NDArray
 from checkengine.engine_shim.adapter import Capabilities
 from checkengine.engine_shim.engine import sampler
 from checkengine.engine_shim.engine.block_pool import BlockPool
+from checkengine.engine_shim.engine.environment import environment_of
 from checkengine.engine_shim.engine.kv_memory import KVMemory
-from checkengine.engine_shim.engine.load import config_digest, stop_tokens
+from checkengine.engine_shim.engine.load import stop_tokens
 from checkengine.engine_shim.engine.null_shim import NullShim, Shim
+from checkengine.engine_shim.engine.outlet import Outlet
 from checkengine.engine_shim.engine.probe import prepare
 from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNote, Output
 from checkengine.engine_shim.engine.runner import ModelRunner
+from checkengine.engine_shim.engine.sampler import SamplingRow, sample_rows
 from checkengine.engine_shim.engine.scheduler import ScheduledStep, Scheduler
 from checkengine.engine_shim.engine.sequence import LiveSequence
 from checkengine.engine_shim.engine.stops import TextStream
+from checkengine.engine_shim.faults import describe_fault
 from checkengine.engine_shim.faults.fault import Fault
 from checkengine.engine_shim.settings import EngineSettings
 from checkengine.guards.action import Action, ActionKind
 from checkengine.replay.memory import MemoryImage, UndoEntry
 
-logger = logging.getLogger(__name__)
 Ints = NDArray[np.int32]
+
+QUARANTINE_STEPS = 256
+"""Quarantined blocks are refilled and free again at every step that this divides, and earlier where memory is short."""
 
 
 class Undo(Protocol):
@@ -72,13 +77,11 @@ class Engine:
         self.shim: Shim = shim or NullShim()
         self.undo = undo
         self.faults = tuple(faults)
-        layout = prepare(model)
-        blocks = settings.blocks or max(2, settings.kv_bytes // (layout.bytes_per_token() * settings.block_size))
-        self.memory = KVMemory(layout, blocks, settings.block_size)
-        self.memory.fill_garbage(kind=settings.memory, scale=settings.garbage_scale)
+        self.memory = _memory_for(model, settings)
+        # The last block is never handed out: an over-read past the last owned block stays inside the memory.
+        self.pool = BlockPool(self.memory.blocks - 1)
         self.runner = ModelRunner(model, self.memory, settings.kernel, self.faults)
-        self.pool = BlockPool(blocks)
-        self.max_length = _max_length(model, settings, blocks)
+        self.max_length = _max_length(model, settings, self.pool.blocks)
         self.scheduler = Scheduler(
             self.pool,
             block_size=settings.block_size,
@@ -86,39 +89,35 @@ class Engine:
             max_rows=settings.maximum_sequences,
             width=-(-self.max_length // settings.block_size),
             prefix_cache=settings.prefix_cache,
+            on_pressure=self.release_quarantine,
         )
         self.steps = 0
         self._stop_tokens = stop_tokens(model, tokenizer)
         self._live: dict[str, LiveSequence] = {}
-        self._texts: dict[str, TextStream] = {}
+        self._outlets: dict[str, Outlet] = {}
         self._actions: dict[str, Action] = {}
         self._next_handle = 0
+        self._environment: dict[str, Any] | None = None
         sampler.warm_up()
 
     # Requests
 
     def submit(self, request: GenerationRequest) -> None:
         """Raises ValueError for a request that cannot run."""
-        if request.name in self._live:
-            raise ValueError(f"a request named {request.name!r} is running already")
-        if not request.prompt_tokens:
-            raise ValueError("the prompt is empty")
-        if len(request.prompt_tokens) >= self.max_length:
-            raise ValueError(
-                f"the prompt has {len(request.prompt_tokens)} tokens; with room for one more, "
-                f"{self.max_length - 1} is the most that this engine takes"
-            )
+        self._check(request)
         own = frozenset(request.sampling.stop_token_ids)
         stops = own if request.sampling.ignore_eos else own | self._stop_tokens
         sequence = LiveSequence(self._new_handle(), request, list(request.prompt_tokens), stops)
         self._live[request.name] = sequence
-        self._texts[request.name] = TextStream(self._decode, request.sampling.stop)
+        self._outlets[request.name] = Outlet(
+            lambda: TextStream(self._decode, request.sampling.stop), self.settings.hold_back_tokens
+        )
         self.scheduler.add(sequence)
 
     def cancel(self, name: str) -> Output | None:
         """Ends a live request and frees its blocks; None where there is no such request."""
         sequence = self._live.get(name)
-        return None if sequence is None else self._finish(sequence, "abort", (), "")
+        return None if sequence is None else self._finish(sequence, "abort")
 
     @property
     def has_work(self) -> bool:
@@ -137,10 +136,27 @@ class Engine:
             preemptions=self.scheduler.preemptions,
         )
 
+    def _check(self, request: GenerationRequest) -> None:
+        tokens = request.prompt_tokens
+        if request.name in self._live:
+            raise ValueError(f"a request named {request.name!r} is running already")
+        if not tokens:
+            raise ValueError("the prompt is empty")
+        if len(tokens) >= self.max_length:
+            raise ValueError(
+                f"the prompt has {len(tokens)} tokens; with room for one more, "
+                f"{self.max_length - 1} is the most that this engine takes"
+            )
+        vocabulary = self.model.get_input_embeddings().num_embeddings
+        if not 0 <= min(tokens) <= max(tokens) < vocabulary:
+            raise ValueError(f"the prompt holds a token id outside 0 … {vocabulary - 1}")
+
     # A step
 
     def step(self) -> list[Output]:
         """Computes one batch and returns what it added, or nothing where there is no work."""
+        if self.steps % QUARANTINE_STEPS == 0:
+            self.release_quarantine()
         scheduled = self.scheduler.schedule(self.steps, self.settings.kernel)
         if scheduled is None:
             return []
@@ -150,77 +166,126 @@ class Engine:
         with self.shim.step(batch.record()) as step:
             logits = self.runner.forward(batch)
             step.logits(logits)
-            tokens = self._sample(scheduled, logits)
+            tokens = sample_rows(logits, self._sampling_rows(scheduled))
             for action in step.tokens(tokens):
                 self.apply(action)
         self.steps += 1
         return self._commit(scheduled, tokens)
 
-    def _sample(self, scheduled: ScheduledStep, logits: torch.Tensor) -> Ints:
-        rows = logits.numpy()
-        sampling = [sequence for sequence, samples in zip(scheduled.sequences, scheduled.batch.samples) if samples]
-        tokens = np.empty(len(sampling), np.int32)
-        for i, sequence in enumerate(sampling):
-            request = sequence.request
-            tokens[i] = (
-                np.argmax(rows[i])
-                if sampler.is_plain_greedy(request.sampling)
-                else sampler.sample(
-                    rows[i], request.sampling, request.prompt_tokens, sequence.output, len(sequence.tokens)
+    def _sampling_rows(self, scheduled: ScheduledStep) -> list[SamplingRow]:
+        rows = []
+        for sequence, samples in zip(scheduled.sequences, scheduled.batch.samples, strict=True):
+            if samples:
+                request, output = sequence.request, sequence.output
+                masked = any(fault.masks_stop(output) for fault in self.faults)
+                rows.append(
+                    SamplingRow(
+                        request.sampling,
+                        request.prompt_tokens,
+                        output,
+                        tuple(sequence.stop_tokens) if masked else (),
+                    )
                 )
-            )
-        return tokens
+        return rows
 
     def _commit(self, scheduled: ScheduledStep, tokens: Ints) -> list[Output]:
-        outputs: list[Output] = []
+        outputs: list[Output | None] = []
         sampled = iter(tokens.tolist())
-        for sequence, count, samples in zip(
-            scheduled.sequences, scheduled.batch.query_lengths.tolist(), scheduled.batch.samples.tolist()
-        ):
-            action = self._actions.get(sequence.name)
-            token = next(sampled) if samples else None
+        counts, samples = scheduled.batch.query_lengths.tolist(), scheduled.batch.samples.tolist()
+        for sequence, count, samples_now in zip(scheduled.sequences, counts, samples, strict=True):
+            token = next(sampled) if samples_now else None
             self.scheduler.computed(sequence, count)
-            if action is not None and action.kind in (ActionKind.STOP, ActionKind.RETRY):
-                note = IncidentNote(action.finding, action.incident)
-                outputs.append(self._finish(sequence, self.settings.guard_stop_reason, (), "", note))
+            action = self._actions.get(sequence.name)
+            if action is not None:
+                outputs.append(self._obey(sequence, action))
             elif token is not None:
                 outputs.append(self._extend(sequence, token))
         self._actions.clear()
-        return outputs
+        return [output for output in outputs if output is not None]
 
-    def _extend(self, sequence: LiveSequence, token: int) -> Output:
+    def _extend(self, sequence: LiveSequence, token: int) -> Output | None:
         sequence.tokens.append(token)
-        stream = self._texts[sequence.name]
-        if token in sequence.stop_tokens and all(fault.honours_stop(sequence.output) for fault in self.faults):
-            return self._finish(sequence, "stop", (token,), "")
-        text = stream.push(token)
-        if stream.stopped:
-            return self._finish(sequence, "stop", (token,), text)
+        outlet = self._outlets[sequence.name]
+        ends = token in sequence.stop_tokens
+        outlet.push(token, silent=ends)
+        if ends or outlet.stopped:
+            return self._finish(sequence, "stop")
         if sequence.output_length >= sequence.request.sampling.max_tokens or len(sequence.tokens) >= self.max_length:
-            return self._finish(sequence, "length", (token,), text)
-        return Output(sequence.name, (token,), text, cached_tokens=sequence.cached_tokens)
+            return self._finish(sequence, "length")
+        tokens, text = outlet.take()
+        return Output(sequence.name, tokens, text, cached_tokens=sequence.cached_tokens) if tokens else None
 
-    def _finish(
-        self,
-        sequence: LiveSequence,
-        reason: str,
-        tokens: tuple[int, ...],
-        text: str,
-        note: IncidentNote | None = None,
-    ) -> Output:
+    def _finish(self, sequence: LiveSequence, reason: str, note: IncidentNote | None = None) -> Output:
         self.scheduler.remove(sequence)
         del self._live[sequence.name]
-        text += self._texts.pop(sequence.name).finish()
+        tokens, text = self._outlets.pop(sequence.name).finish()
         return Output(sequence.name, tokens, text, reason, note, sequence.cached_tokens)
+
+    # Actions
+
+    def apply(self, action: Action) -> None:
+        """Quarantine acts at once, stop and retry when the step commits. Others are not the engine's business."""
+        sequence = self._live.get(action.sequence)
+        if sequence is None:
+            return
+        if action.kind is ActionKind.QUARANTINE:
+            self.scheduler.poison(sequence)
+        elif action.kind in (ActionKind.STOP, ActionKind.RETRY):
+            self._actions[action.sequence] = action
+
+    def _obey(self, sequence: LiveSequence, action: Action) -> Output | None:
+        """In place of the token just sampled, which nobody sees."""
+        outlet = self._outlets[sequence.name]
+        keep = min(max(action.keep_tokens, outlet.handed), sequence.output_length)
+        unseen = outlet.handed <= action.keep_tokens
+        if action.kind is ActionKind.RETRY and unseen and sequence.retries < self.settings.retries:
+            self._retry(sequence, keep)
+            return None
+        outlet.rewind(sequence.output[:keep])
+        return self._finish(sequence, self.settings.guard_stop_reason, IncidentNote(action.finding, action.incident))
+
+    def _retry(self, sequence: LiveSequence, keep: int) -> None:
+        """From the last good token on clean memory, as a new sequence of the same name."""
+        self.scheduler.poison(sequence)
+        self.scheduler.remove(sequence)
+        again = LiveSequence(
+            self._new_handle(),
+            sequence.request,
+            sequence.tokens[: sequence.prompt_length + keep],
+            sequence.stop_tokens,
+            retries=sequence.retries + 1,
+        )
+        self._outlets[sequence.name].rewind(again.output)
+        self._live[sequence.name] = again
+        self.scheduler.add(again, first=True)
+
+    def release_quarantine(self) -> bool:
+        """Refills quarantined blocks and makes them free; False where there are none."""
+        blocks = self.pool.quarantined
+        if not blocks:
+            return False
+        if self.undo is not None:
+            size = self.settings.block_size
+            slots: Ints = (np.array(blocks, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)).ravel()
+            # A replay that starts at the coming step sees memory as refilled.
+            self.undo.save(max(0, self.steps - 1), slots, self.memory.gather(slots))
+        self.memory.fill_garbage(blocks, kind=self.settings.memory, scale=self.settings.garbage_scale, seed=self.steps)
+        self.pool.pardon(blocks)
+        return True
 
     # EngineAdapter
 
-    def apply(self, action: Action) -> None:
-        if action.sequence in self._live:
-            self._actions[action.sequence] = action
-
     def environment(self) -> Mapping[str, Any]:
-        return {"config_digest": config_digest(self.model)}
+        if self._environment is None:
+            self._environment = environment_of(self.model)
+        return self._environment | {
+            "kernel": self.settings.kernel,
+            "block_size": self.settings.block_size,
+            "memory": self.settings.memory,
+            "layout": {group.name: list(group.layers) for group in self.memory.layout.groups},
+            "all_rows": mixes_rows(self.model),
+            "faults": [describe_fault(fault) for fault in self.faults],
+        }
 
     def tokens(self, sequence: str) -> tuple[Sequence[int], Sequence[int]]:
         live = self._live[sequence]
@@ -236,7 +301,7 @@ class Engine:
         """Their blocks, and the block before and after each."""
         own = {block for name in sequences if name in self._live for block in self._live[name].blocks}
         near = {block + shift for block in own for shift in (-1, 0, 1)}
-        return np.array(sorted(block for block in near if 0 <= block < self.pool.blocks), np.int32)
+        return np.array(sorted(block for block in near if 0 <= block < self.memory.blocks), np.int32)
 
     def _new_handle(self) -> int:
         self._next_handle += 1
@@ -249,8 +314,23 @@ class Engine:
         return text
 
 
+def mixes_rows(model: Any) -> bool:
+    """True for mixture-of-experts models: which rows share an expert changes the shape of its products."""
+    config = model.config.get_text_config()
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return any((getattr(config, name, 0) or 0) > 1 for name in names)
+
+
+def _memory_for(model: Any, settings: EngineSettings) -> KVMemory:
+    layout = prepare(model)
+    blocks = settings.blocks or max(2, settings.kv_bytes // (layout.bytes_per_token() * settings.block_size))
+    memory = KVMemory(layout, blocks + 1, settings.block_size)
+    memory.fill_garbage(kind=settings.memory, scale=settings.garbage_scale)
+    return memory
+
+
 def _max_length(model: Any, settings: EngineSettings, blocks: int) -> int:
-    limits = [
+    limits: list[int | None] = [
         blocks * settings.block_size,
         settings.maximum_length,
         model.config.get_text_config().max_position_embeddings,

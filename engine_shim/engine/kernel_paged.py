@@ -6,7 +6,7 @@ A row's result depends on its own slots and queries only, bit for bit.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ def _decode(call: AttentionCall, rows: Rows, output: torch.Tensor) -> None:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def decode_kernel(heads: int, key_heads: int, key_dim: int, value_dim: int) -> Any:
     """The kernel for one shape; the dimensions are constants, so that inner loops unroll."""
     group = heads // key_heads

@@ -1,9 +1,7 @@
-"""Loads a model for the engine and says what is constant about it."""
+"""Loads a model for the engine."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +23,3 @@ def stop_tokens(model: Any, tokenizer: Any | None) -> frozenset[int]:
         identity = getattr(source, "eos_token_id", None)
         found |= set(identity) if isinstance(identity, list) else {identity} if identity is not None else set()
     return frozenset(found)
-
-
-def config_digest(model: Any) -> str:
-    """SHA-256 of the model's configuration without the paths in it."""
-    config = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
-    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from checkengine.engine_shim.faults.fault import Fault
 Ints = NDArray[np.int32]
 
 Observer = Callable[[str, int, torch.Tensor], None]
-"""(op, layer, output of shape (tokens, …)): "attention" and "hidden" for every layer, in the order in which they run."""
+"""(op, layer, output of shape (tokens, …)): "attention" and "hidden" of every layer, in the order in which they run."""
 
 
 class ModelRunner:
@@ -61,14 +60,6 @@ class ModelRunner:
             for hook in hooks:
                 hook.remove()
         return logits
-
-
-@dataclass(slots=True)
-class _Reads:
-    """What the kernel is told to read, by layer where faults change it."""
-
-    tables: Ints
-    lengths: Ints
 
 
 class _StepAttention:
@@ -121,7 +112,11 @@ class _StepAttention:
             tables, lengths = fault.reads(layer, tables, lengths, self.batch.query_lengths)
         if tables is self.batch.tables and lengths is self.batch.lengths:
             return self.rows
-        return Rows.of(self.memory.locate(tables), lengths, self.batch.query_lengths, self.batch.first_tokens)
+        located = self.memory.locate(tables)
+        # A kernel reads wrong memory where a fault says so; memory outside of ours would end the process.
+        located = np.clip(located, -1, self.memory.blocks - 1)
+        lengths = np.clip(lengths, 1, located.shape[1] * self.memory.block_size)
+        return Rows.of(located, lengths, self.batch.query_lengths, self.batch.first_tokens)
 
 
 def _watch_hidden(model: Any, observer: Observer) -> list[Any]:

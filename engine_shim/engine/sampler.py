@@ -8,9 +8,11 @@ nearly tie. (Maddison et al. 2014, "A* Sampling".)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numba import njit
 from numpy.typing import NDArray
 
@@ -37,8 +39,29 @@ def sample(
     return int(_gumbel_argmax(_filtered(scores, sampling), np.uint64(sampling.seed), np.uint64(position)))
 
 
-def is_plain_greedy(sampling: SamplingParameters) -> bool:
-    return sampling.temperature == 0 and not _penalises(sampling)
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """What one row's next token depends on, apart from its logits."""
+
+    sampling: SamplingParameters
+    prompt_tokens: Sequence[int]
+    output_tokens: Sequence[int]
+    masked: Sequence[int] = ()
+    """Tokens that are masked out of sampling."""
+
+
+def sample_rows(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> NDArray[np.int32]:
+    """The next token of every row of raw logits (rows, vocabulary)."""
+    scores = logits.numpy()
+    return np.fromiter((_sample_row(scores[i], row) for i, row in enumerate(rows)), np.int32, len(rows))
+
+
+def _sample_row(logits: NDArray[Any], row: SamplingRow) -> int:
+    if row.masked:
+        logits = logits.copy()
+        logits[list(row.masked)] = -np.inf
+    position = len(row.prompt_tokens) + len(row.output_tokens)
+    return sample(logits, row.sampling, row.prompt_tokens, row.output_tokens, position)
 
 
 def _penalises(sampling: SamplingParameters) -> bool:

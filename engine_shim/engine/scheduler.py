@@ -8,6 +8,7 @@ recomputed later; what it has sampled stays.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,13 +31,24 @@ class ScheduledStep:
 
 class Scheduler:
     def __init__(
-        self, pool: BlockPool, *, block_size: int, token_budget: int, max_rows: int, width: int, prefix_cache: bool
+        self,
+        pool: BlockPool,
+        *,
+        block_size: int,
+        token_budget: int,
+        max_rows: int,
+        width: int,
+        prefix_cache: bool,
+        on_pressure: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`width` is the most blocks of one sequence. `on_pressure` is asked for further free blocks before a sequence
+        is preempted or has to wait; it says whether it found some."""
         self.pool = pool
         self.cache = PrefixCache(pool, block_size)
         self.block_size = block_size
         self.token_budget = token_budget
         self.use_prefix_cache = prefix_cache
+        self._on_pressure = on_pressure
         self.waiting: deque[LiveSequence] = deque()
         self.running: list[LiveSequence] = []
         self.preemptions = 0
@@ -67,6 +79,12 @@ class Scheduler:
             self.waiting.remove(sequence)
         if sequence.begun:
             self._ended.append(sequence.handle)
+
+    def poison(self, sequence: LiveSequence) -> None:
+        """Nothing that the sequence has in memory is found by others or handed on before it is refilled."""
+        sequence.poisoned = True
+        for block in sequence.blocks:
+            self.cache.forget(block)
 
     def computed(self, sequence: LiveSequence, count: int) -> None:
         """`count` more tokens of the sequence are in memory; its full blocks can be found by others."""
@@ -106,8 +124,9 @@ class Scheduler:
             hits = self.cache.match(sequence.tokens) if self.use_prefix_cache else []
             idle = sum(self.pool.holders(block) == 0 for _, block in hits)
             needed = -(-len(sequence.tokens) // self.block_size) - len(hits)
-            if needed > self._available() - idle:
-                return
+            while needed > self._available() - idle:
+                if not self._on_pressure():
+                    return
             self.waiting.popleft()
             self._begin(sequence, hits)
             counts[sequence] = count = min(sequence.pending, budget)
@@ -135,6 +154,8 @@ class Scheduler:
             if self._available():
                 self._tables.append(sequence, self._take(sequence.handle))
                 continue
+            if self._on_pressure():
+                continue
             victim = self.running[-1]
             self._preempt(victim)
             if victim is sequence:
@@ -159,6 +180,8 @@ class Scheduler:
         self.preemptions += 1
 
     def _release(self, sequence: LiveSequence, *, ended: bool) -> None:
+        if sequence.poisoned:
+            self.pool.condemn(block for block in sequence.blocks if self.pool.holders(block) == 1)
         # The last block first: a prefix's tail is evicted before its head.
         for block in reversed(sequence.blocks):
             self.cache.release(block, sequence.handle)

@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from checkengine.engine_shim.settings import EngineSettings, ServerSettings
+from checkengine.guards.errors import UserError
 from checkengine.guards.settings import BrakeSettings, GuardsSettings, LogitsSettings
 from checkengine.replay.settings import AuditSettings, CaptureSettings, RecorderSettings
 from checkengine.toml_lines import exists, line_of
@@ -32,8 +33,8 @@ FILE_VARIABLE = "CHECKENGINE_CONFIG"
 DEFAULT_FILE = "checkengine.toml"
 
 
-class ConfigurationError(Exception):
-    """The configuration cannot be used; the message names file, line and key, and says what is allowed."""
+class ConfigurationError(UserError):
+    """The configuration cannot be used; a line for each fault names file, line and key, and says what is allowed."""
 
 
 class Settings(BaseSettings):

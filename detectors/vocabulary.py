@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ class Vocabulary:
     """False for padded head rows and for holes: ids that no tokenizer entry owns."""
     script: NDArray[np.uint8]
     """`Script` of the piece; special tokens and impossible ids are COMMON."""
+    words: NDArray[np.bool_]
+    """True where the piece holds at least two letters side by side; special tokens are none."""
     special: frozenset[int]
     added: dict[str, int]
     """Added tokens (special ones too) by their text."""
@@ -40,8 +43,11 @@ class Vocabulary:
                 possible[token] = True
         script = np.array([script_of_piece(piece) for piece in pieces], np.uint8)
         script[[token for token in special if token < length]] = Script.COMMON
-        script.flags.writeable = possible.flags.writeable = False
-        return cls(tuple(pieces), possible, script, special, added)
+        words = np.array([_is_word(piece) for piece in pieces], np.bool_)
+        words[[token for token in special if token < length]] = False
+        for table in (script, possible, words):
+            table.flags.writeable = False
+        return cls(tuple(pieces), possible, script, words, special, added)
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -62,6 +68,11 @@ class Vocabulary:
         """Ids whose piece is exactly this text: where a delimiter is a single token, usually one."""
         wanted = text.encode()
         return tuple(token for token, piece in enumerate(self.pieces) if piece == wanted)
+
+
+def _is_word(piece: bytes) -> bool:
+    text = piece.decode("utf-8", errors="replace")
+    return any(a.isalpha() and b.isalpha() for a, b in pairwise(text))
 
 
 def _added(tokenizer: Any) -> dict[str, int]:

@@ -21,6 +21,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from checkengine.dashboards.settings import TracesSettings
 from checkengine.engine_shim.settings import EngineSettings, ServerSettings
 from checkengine.guards.errors import UserError
 from checkengine.guards.settings import BrakeSettings, GuardsSettings, LogitsSettings
@@ -55,6 +56,7 @@ class Settings(BaseSettings):
     audit: AuditSettings = Field(default_factory=AuditSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
+    traces: TracesSettings = Field(default_factory=TracesSettings)
 
     @classmethod
     def settings_customise_sources(

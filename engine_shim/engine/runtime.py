@@ -17,6 +17,7 @@ from typing import Protocol, Self
 
 from checkengine.engine_shim.engine.observer import NoObserver, RequestObserver
 from checkengine.engine_shim.engine.request import GenerationRequest, Output
+from checkengine.guards.events import Event, SequenceEnded
 
 log = logging.getLogger("checkengine.server")
 
@@ -62,7 +63,10 @@ class _Live:
     loop: asyncio.AbstractEventLoop
     queue: asyncio.Queue[Item]
     last: float
-    produced: bool = False
+    """Monotonic seconds of its last token; of its arrival before the first."""
+    arrived: float
+    tokens: int = 0
+    ttft: float = 0.0
 
 
 class Generation:
@@ -111,11 +115,12 @@ class EngineRuntime:
         *,
         warm_up: Callable[[], None] = lambda: None,
         observer: RequestObserver | None = None,
+        publish: Callable[[Event], None] = lambda event: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.engine = engine
         self.observer: RequestObserver = observer or NoObserver()
-        self._warm_up, self._clock = warm_up, clock
+        self._warm_up, self._publish, self._clock = warm_up, publish, clock
         self._wake = threading.Condition()
         self._inbox: deque[Callable[[], None]] = deque()
         self._live: dict[str, _Live] = {}
@@ -197,7 +202,7 @@ class EngineRuntime:
             # Under the lock, or a request could slip in just after a failing engine's requests were all told.
             self._require_accepting(requests)
             for request in requests:
-                self._live[request.name] = live = _Live(request, loop, queue, request.arrived or self._clock())
+                self._live[request.name] = live = self._live_of(request, loop, queue)
                 self._inbox.append(partial(self._submit, live))
             self._idle.clear()
             self._wake.notify()
@@ -210,6 +215,12 @@ class EngineRuntime:
         for request in requests:
             if request.name in self._live:
                 raise RequestRefusedError(f"a request named {request.name} is running")
+
+    def _live_of(
+        self, request: GenerationRequest, loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Item]
+    ) -> _Live:
+        arrived = request.arrived or self._clock()
+        return _Live(request, loop, queue, arrived, arrived)
 
     def _post(self, command: Callable[[], None]) -> None:
         with self._wake:
@@ -256,7 +267,10 @@ class EngineRuntime:
 
     def _cancel(self, name: str) -> None:
         self.engine.cancel(name)
+        live = self._live.get(name)
         self._forget(name)
+        if live is not None:
+            self._tell_end(live, "abort", self._clock())
 
     def _forget(self, name: str) -> None:
         with self._wake:
@@ -274,15 +288,32 @@ class EngineRuntime:
                 self._measure(live, len(output.tokens), now)
             if output.finish is not None:
                 self._forget(output.name)
+                self._tell_end(live, output.finish, now)
             self._send(live, output)
 
     def _measure(self, live: _Live, tokens: int, now: float) -> None:
+        first = live.tokens == 0
         try:
-            self.observer.produced(live.request.name, tokens, now - live.last, not live.produced)
+            self.observer.produced(live.request.name, tokens, now - live.last, first)
         except Exception:
             log.exception("the request observer raised; it is switched off")
             self.observer = NoObserver()
-        live.last, live.produced = now, True
+        if first:
+            live.ttft = now - live.arrived
+        live.last, live.tokens = now, live.tokens + tokens
+
+    def _tell_end(self, live: _Live, reason: str, now: float) -> None:
+        self._publish(
+            SequenceEnded(
+                live.request.name,
+                reason,
+                len(live.request.prompt_tokens),
+                live.tokens,
+                live.ttft,
+                now - live.arrived,
+                time.time(),
+            )
+        )
 
     def _send(self, live: _Live, item: Item) -> None:
         try:

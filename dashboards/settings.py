@@ -1,0 +1,14 @@
+"""Settings of metrics and traces: the section `[traces]` of checkengine.toml."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TracesSettings(BaseModel):
+    """Spans hold numbers and names, never content."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    otlp_endpoint: str | None = Field(None, pattern="^https?://")
+    """Where spans go by OTLP over HTTP, for example http://collector:4318/v1/traces. Without it none are sent."""

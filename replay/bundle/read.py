@@ -106,9 +106,13 @@ class BundleReader:
                               "finish or this is another folder; use another bundle") from None  # fmt: skip
         except NotADirectoryError:
             raise BundleError(f"{self.path} is no folder: give the path of a bundle's folder") from None
-        marker = plain.decode(data, str(self.path / layout.MARKER))
+        try:
+            marker = plain.decode(data, layout.MARKER)
+        except BundleError:
+            marker = None
         if not isinstance(marker, dict) or marker.get("magic") != layout.MAGIC or marker.get("ok") is not True:
-            raise BundleError(f"{self.path / layout.MARKER} does not mark a whole bundle: use another one")
+            raise BundleError(f"{self.path} is no whole bundle: its marker BUNDLE is damaged or half written; "
+                              "use another bundle")  # fmt: skip
         self._refuse_version(marker.get("version"))
         return marker
 

@@ -67,7 +67,7 @@ class NaiveEngine:
     def join(self, name: str | None = None, prompt: list[int] | None = None) -> Sequence:
         handle, self.next_handle = self.next_handle, self.next_handle + 1
         prompt = prompt or [self.random.randrange(49152) for _ in range(self.random.randrange(1, 9))]
-        sampling = {"temperature": 0.5, "seed": handle, "stop": ("ende", "\ud83d"), "top_p": float("inf")}
+        sampling = {"temperature": 0.5, "seed": handle, "stop": ("schlusswort", "\ud83d"), "top_p": float("inf")}
         start = SequenceStart(handle, name or f"запрос {handle} 🚒", tuple(prompt), sampling, (2,), False, "de")
         sequence = Sequence(start, list(prompt))
         self.live.append(sequence)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-from checkengine.replay.executor import Executor, CannotReplayError
+from checkengine.replay.executor import CannotReplayError, Executor
 
 GROUP = "checkengine.executors"
 

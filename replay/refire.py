@@ -87,8 +87,9 @@ def first_outputs(window: Window) -> dict[int, list[int]]:
 
 def take(stats: RowStats, rows: NDArray[np.int64]) -> RowStats:
     """Some rows of the statistics."""
-    chosen = {f.name: getattr(stats, f.name) for f in fields(stats)}
-    return RowStats(**{k: v[rows] if isinstance(v, np.ndarray) else v for k, v in chosen.items()})
+    arrays = {f.name: getattr(stats, f.name) for f in fields(stats) if f.name != "level"}
+    chosen = {name: None if array is None else array[rows] for name, array in arrays.items()}
+    return RowStats(level=stats.level, **chosen)
 
 
 def fires(finding: Finding, findings: Iterable[Finding]) -> bool:

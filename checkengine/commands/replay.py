@@ -1,0 +1,131 @@
+"""`checkengine replay BUNDLE`: re-run a captured bundle and judge it; made for `git bisect run`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from checkengine.replay.capture import Capture
+    from checkengine.replay.investigate import Investigation
+    from checkengine.replay.replayer import Progress
+
+app = typer.Typer()
+
+
+@app.command()
+def replay(
+    bundle: Path = typer.Argument(help="A bundle's directory."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a summary."),
+    report: Path | None = typer.Option(None, help="Write an HTML report that opens offline."),
+    kernel: str | None = typer.Option(None, help="Replay with this kernel instead of the recorded one; no verdict."),
+    confidential: str = typer.Option("default", help="Identifiers in the report: none, default (hashes) or full."),
+) -> None:
+    """Re-run a captured bundle.
+
+    Exit code 1: the recorded finding fires again; 0: it does not; 125: cannot judge; 129: usage or damaged bundle.
+    """
+    if confidential not in ("none", "default", "full"):
+        raise typer.BadParameter(f"{confidential!r} is not one of none, default, full", param_hint="--confidential")
+    found = guarded(lambda: investigate_bundle(bundle, kernel=kernel, quiet=as_json))
+    if report is not None:
+        write_report(found, report, bundle, cast(Literal["none", "default", "full"], confidential))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), allow_nan=False, default=str))
+    else:
+        from checkengine.commands.replay_summary import print_summary
+
+        print_summary(found, report)
+    raise typer.Exit(found.exit_code)
+
+
+def investigate_bundle(path: Path, *, kernel: str | None = None, quiet: bool = False) -> Investigation:
+    """Everything that one bundle can tell. BundleError for a damaged one, CannotReplayError where nothing can run."""
+    from checkengine.replay.bundle import BundleReader
+    from checkengine.replay.executor import CannotReplayError, ReplayError
+
+    capture = BundleReader(path).capture()
+    try:
+        return investigate_capture(capture, str(path), kernel=kernel, quiet=quiet)
+    except ReplayError as error:
+        raise CannotReplayError(str(error)) from error
+
+
+def investigate_capture(
+    capture: Capture, bundle: str, *, kernel: str | None = None, quiet: bool = True
+) -> Investigation:
+    from checkengine.replay.executor import WeightsChangedError
+    from checkengine.replay.find_executor import find_executor
+    from checkengine.replay.investigate import Investigation, investigate
+    from checkengine.replay.judge.judge import weights_changed
+    from checkengine.replay_guards import replay_guards, vocabulary_of
+
+    try:
+        executor = find_executor(capture.environment)
+    except WeightsChangedError as error:
+        finding = capture.findings[0] if capture.findings else None
+        verdict = weights_changed(error)
+        return Investigation(bundle, capture.findings, capture.environment, finding=finding, verdict=verdict)
+    guards = replay_guards(vocabulary_of(capture.environment), capture.environment)
+    with progress_bar(quiet) as progress:
+        return investigate(capture, executor, guards, bundle=bundle, kernel=kernel, progress=progress)
+
+
+def guarded(investigation: Callable[[], Investigation]) -> Investigation:
+    """An error of ours must not read as "reproduced": Python's own exit code for a traceback is 1."""
+    from checkengine.guards.errors import UserError
+    from checkengine.replay.investigate import CANNOT_JUDGE
+
+    try:
+        return investigation()
+    except UserError:
+        raise
+    except Exception:
+        traceback.print_exc()
+        raise typer.Exit(CANNOT_JUDGE) from None
+
+
+class progress_bar:
+    """A bar on stderr where it is a terminal; nothing else otherwise."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet or not sys.stderr.isatty()
+
+    def __enter__(self) -> Progress | None:
+        if self._quiet:
+            return None
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(console=Console(stderr=True), transient=True)
+        self._bar.start()
+        task = self._bar.add_task("replay")
+
+        def show(kernel: str, done: int, steps: int) -> None:
+            self._bar.update(task, description=f"replay, {kernel} kernel", completed=done, total=steps)
+
+        return show
+
+    def __exit__(self, *error: object) -> None:
+        if not self._quiet:
+            self._bar.stop()
+
+
+def write_report(
+    found: Investigation, report: Path, bundle: Path, confidential: Literal["none", "default", "full"]
+) -> None:
+    from checkengine.guards.errors import UserError
+    from checkengine.replay.report import render_html
+
+    command = f"checkengine replay {shlex.quote(str(bundle))}"
+    try:
+        report.write_text(render_html(found, command=command, confidential=confidential), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"the report cannot be written to {report}: {error.strerror}") from error

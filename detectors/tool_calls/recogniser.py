@@ -26,6 +26,8 @@ class ToolCallRecogniser:
         self._firsts = tuple({tag[:1] for tag in self._tags})
         self._token = -1
         self._tail = b""
+        self._tail_start = 0
+        self._piece_length = 0
         self._bare_possible = bare_json
         self._dialect: Dialect | None = None
         self._payload = bytearray()
@@ -58,8 +60,10 @@ class ToolCallRecogniser:
                     break
             else:
                 return ()
+        if not self._tail:
+            self._tail_start = self._token
         data: bytes | None = self._tail + piece
-        self._tail = b""
+        self._piece_length, self._tail = len(piece), b""
         while data is not None:
             data = self._idle(data) if self._dialect is None else self._inside(self._dialect, data)
         completed, self._completed = tuple(self._completed), []
@@ -71,26 +75,36 @@ class ToolCallRecogniser:
             return self._maybe_bare(data)
         tag = self._any_tag.search(data)
         if tag is None:
-            self._tail = self._beginning_of_a_tag(data)
+            self._hold(self._beginning_of_a_tag(data), data)
             return None
         dialect = self._openings.get(tag.group())
         if dialect is None:
             self.stray_closings += 1
         else:
-            self._open(dialect)
+            self._open(dialect, self._token_of(data, tag.start()))
         return data[tag.end() :]
+
+    def _hold(self, tail: bytes, data: bytes) -> None:
+        """Keeps what may become a tag, and in which token it began."""
+        self._tail_start = self._token_of(data, len(data) - len(tail))
+        self._tail = tail
+
+    def _token_of(self, data: bytes, at: int) -> int:
+        """A held tail is one beginning of a tag, so what begins inside it began in its first token."""
+        from_end = len(data) - at
+        return self._tail_start if from_end > self._piece_length else self._token
 
     def _maybe_bare(self, data: bytes) -> bytes | None:
         """A generation, or what follows a Llama call, may begin with a call's JSON and no tag."""
         match = _BARE.match(data)
         if match is not None:
-            self._open(BARE_JSON)
+            self._open(BARE_JSON, self._token_of(data, match.start(1)))
             return data[match.start(1) :]
         rest = data.lstrip(_SPACE + b";")
         if (rest and rest[:1] != b"{") or len(data) >= _BARE_LIMIT:
             self._bare_possible = False
             return data
-        self._tail = data
+        self._hold(data, data)
         return None
 
     def _beginning_of_a_tag(self, data: bytes) -> bytes:
@@ -102,8 +116,8 @@ class ToolCallRecogniser:
                 return end
         return b""
 
-    def _open(self, dialect: Dialect) -> None:
-        self._dialect, self._start = dialect, self._token
+    def _open(self, dialect: Dialect, start: int) -> None:
+        self._dialect, self._start = dialect, start
         self._bare_possible = False
         self._in_list, self._name, self._span = False, None, None
         self._payload.clear()
@@ -134,7 +148,7 @@ class ToolCallRecogniser:
         if window.startswith(closing, at):
             self._close()
             return window[at + len(closing) :]
-        self._open(self._openings[opening])
+        self._open(self._openings[opening], self._token)
         return window[at + len(opening) :]
 
     def _before_value(self, dialect: Dialect, data: bytes) -> bytes | None:

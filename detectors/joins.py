@@ -1,0 +1,61 @@
+"""Whether tokens inside a word are joined as their tokenizer would join them.
+
+A model learns from text that its tokenizer wrote, so it nearly always writes a word with the tokens
+that the tokenizer would take. A sequence of byte-pair tokens is the tokenizer's own exactly if every
+two neighbours are what their joined text encodes to. Corrupted attention glues pieces at random
+("dominant" "aver" "olescent"), and such pairs are soon not the tokenizer's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkengine.detectors.vocabulary import Vocabulary
+
+_CACHE_LIMIT = 1 << 18
+
+
+class WordJoins:
+    """For byte-pair tokenizers, as nearly all models have; for others `available` is False and all pairs agree."""
+
+    def __init__(self, vocabulary: Vocabulary, tokenizer: Any) -> None:
+        """A transformers tokenizer, or a `tokenizers.Tokenizer`, and the vocabulary made of it."""
+        backend = getattr(tokenizer, "backend_tokenizer", None) or getattr(tokenizer, "_tokenizer", None) or tokenizer
+        model = getattr(backend, "model", None)
+        self.available = type(model).__name__ == "BPE"
+        self._model = model
+        self._names = {number: name for name, number in tokenizer.get_vocab().items()}
+        outside = vocabulary.special | set(vocabulary.added.values())
+        self._begins = bytearray(len(vocabulary))
+        self._ends = bytearray(len(vocabulary))
+        for token, piece in enumerate(vocabulary.pieces):
+            text = _text(piece)
+            if self.available and text and token not in outside:
+                self._begins[token] = text[0].isalpha()
+                self._ends[token] = text[-1].isalpha()
+        self._known: dict[int, bool] = {}
+
+    def agree(self, previous: int, token: int) -> bool:
+        """False where both are parts of one word and the tokenizer would have cut it elsewhere."""
+        if not (0 <= token < len(self._begins) and 0 <= previous < len(self._ends)):
+            return True
+        if not (self._begins[token] and self._ends[previous]):
+            return True
+        pair = (previous << 32) | token
+        known = self._known.get(pair)
+        if known is None:
+            if len(self._known) >= _CACHE_LIMIT:
+                self._known.clear()
+            known = self._known[pair] = self._encodes_to_itself(previous, token)
+        return known
+
+    def _encodes_to_itself(self, previous: int, token: int) -> bool:
+        written = self._model.tokenize(self._names[previous] + self._names[token])
+        return [part.id for part in written] == [previous, token]
+
+
+def _text(piece: bytes) -> str:
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,7 +40,7 @@ class Vocabulary:
         decode = _decoder(names, set(added))
         for name, token in names.items():
             if 0 <= token < length:
-                pieces[token] = name.encode() if name in added else decode(name)
+                pieces[token] = name.encode() if name in added and not _BYTE_TOKEN.fullmatch(name) else decode(name)
                 possible[token] = True
         script = np.array([script_of_piece(piece) for piece in pieces], np.uint8)
         script[[token for token in special if token < length]] = Script.COMMON
@@ -73,6 +74,10 @@ class Vocabulary:
 def _is_word(piece: bytes) -> bool:
     text = piece.decode("utf-8", errors="replace")
     return any(a.isalpha() and b.isalpha() for a, b in pairwise(text))
+
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+"""A byte that SentencePiece vocabularies fall back on."""
 
 
 def _added(tokenizer: Any) -> dict[str, int]:
@@ -123,9 +128,6 @@ def _decode_byte_level(name: str) -> bytes:
 
 
 def _decode_sentencepiece(name: str) -> bytes:
-    if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
-        try:
-            return bytes([int(name[3:5], 16)])
-        except ValueError:
-            return name.encode()
+    if _BYTE_TOKEN.fullmatch(name):
+        return bytes([int(name[3:5], 16)])
     return name.replace("\u2581", " ").encode()

@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
+from opentelemetry.trace import TracerProvider
+from prometheus_client import CollectorRegistry
 
-from checkengine.assemble import EngineShim, embed
+from checkengine import __version__
+from checkengine.assemble import Assembly, EngineShim, embed
 from checkengine.config import Settings, load_settings
+from checkengine.dashboards.metrics import LiveNumbers, Metrics
+from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
+from checkengine.engine_shim.engine.observer import RequestEnd, RequestStart
 from checkengine.engine_shim.engine.runtime import EngineRuntime
 from checkengine.engine_shim.engine.server import Service, build_app
 from checkengine.engine_shim.models import model_directory
 from checkengine.engine_shim.settings import ServerSettings
 from checkengine.guards.errors import UserError
+from checkengine.guards.events import ActionTaken, FindingRaised
+from checkengine.switches import ShimSwitches
 
 
 @dataclass(slots=True)
@@ -33,27 +41,70 @@ class Served:
             close()
 
 
+class ServerObserver:
+    """Tells metrics and traces what the server's runtime tells."""
+
+    def __init__(self, metrics: Metrics, traces: RequestTraces) -> None:
+        self._metrics, self._traces = metrics, traces
+
+    def started(self, start: RequestStart) -> None:
+        self._traces.started(start)
+
+    def produced(self, sequence: str, tokens: int, seconds: float, first: bool) -> None:
+        self._metrics.produced(sequence, tokens, seconds, first)
+
+    def ended(self, end: RequestEnd) -> None:
+        self._metrics.request_ended(end.error)
+        self._traces.ended(end)
+
+
 def assemble_server(
     model: str, *, config: Path | None = None, host: str | None = None, port: int | None = None
 ) -> Served:
     """Loads the model. Raises UserError for a model or a configuration that cannot be used."""
     settings = load_settings(config)
     directory = model_directory(model)
+    exporters = [otlp_exporter(endpoint)] if (endpoint := settings.traces.otlp_endpoint) else []
+    provider = tracer_provider(__version__, exporters)
     loaded, tokenizer = _load(directory, settings)
     engine, shim = embed(loaded, tokenizer, settings)
+    assert shim is not None
     chosen = _server_settings(settings, host, port)
-    return build_server(engine, shim, tokenizer, chosen, name=served_name(model, directory))
+    served = build_server(engine, shim, tokenizer, chosen, name=served_name(model, directory), provider=provider)
+    served.closers.append(provider.shutdown)
+    return served
 
 
 def build_server(
-    engine: Any, shim: EngineShim | None, tokenizer: Any, settings: ServerSettings, *, name: str
+    engine: Any,
+    shim: EngineShim,
+    tokenizer: Any,
+    settings: ServerSettings,
+    *,
+    name: str,
+    provider: TracerProvider,
+    registry: CollectorRegistry | None = None,
 ) -> Served:
-    runtime = EngineRuntime(engine)
+    """The app with its listeners, over an engine whose shim is in place. `name` is the model's, as clients call it."""
+    assembly = shim.assembly
+    metrics, traces = Metrics(registry or CollectorRegistry(), __version__), RequestTraces(provider)
+    assembly.bus.subscribe(metrics.handle, name="metrics")
+    assembly.bus.subscribe(traces.handle, name="traces", kinds=(FindingRaised, ActionTaken))
+    metrics.registry.register(_live_numbers(engine, assembly))
+    runtime = EngineRuntime(engine, observer=ServerObserver(metrics, traces), publish=assembly.bus.publish)
     service = Service(runtime, tokenizer, name, engine.max_length, settings)
-    served = Served(build_app(service), runtime, settings, name)
-    if shim is not None:
-        served.closers.append(shim.close)
-    return served
+    app = build_app(service, metrics=metrics.exposition, controller=ShimSwitches(shim))
+    return Served(app, runtime, settings, name, [shim.close])
+
+
+def _live_numbers(engine: Any, assembly: Assembly) -> LiveNumbers:
+    recorder, pipeline = assembly.recorder, assembly.pipeline
+    return LiveNumbers(
+        engine=lambda: engine.stats,
+        recorder_dropped=(lambda: recorder.dropped) if recorder is not None else None,
+        listeners_dropped=assembly.bus.dropped,
+        guards_active=lambda: {name: state.active for name, state in pipeline.states().items()},
+    )
 
 
 def served_name(model: str, directory: Path) -> str:

@@ -1,0 +1,63 @@
+"""Run-time switches over one shim (design rule 4): any guard, or the whole sidecar, off or on without a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from checkengine.engine_shim.engine.server_control import GuardSwitch
+from checkengine.engine_shim.shim import Shim
+
+SIDECAR = "sidecar"
+"""The name under which the shim as a whole is switched, recorder and captures included."""
+
+
+class ShimSwitches:
+    """Implements the server's Controller. A change holds from the next step on and until the process ends."""
+
+    def __init__(self, shim: Shim) -> None:
+        self._shim = shim
+        self._pipeline, self._policy = shim.parts.pipeline, shim.parts.policy
+
+    def guards(self) -> Sequence[Mapping[str, Any]]:
+        would_have_stopped = self._policy.would_have_stopped()
+        listed: list[Mapping[str, Any]] = [
+            {
+                "name": name,
+                "active": state.active,
+                "reason": state.reason,
+                "action": self._policy.action_of(name),
+                "braked": self._policy.braked(name),
+                "would_have_stopped": would_have_stopped.get(name, 0),
+                "steps": state.steps,
+                "cpu_seconds": state.cpu_seconds,
+                "overruns": state.overruns,
+            }
+            for name, state in self._pipeline.states().items()
+        ]
+        failed = ", ".join(self._shim.failed_parts())
+        reason = "switched off" if not self._shim.enabled else f"failed: {failed}" if failed else ""
+        return [*listed, {"name": SIDECAR, "active": not reason, "reason": reason}]
+
+    def switch_guard(self, name: str, action: GuardSwitch) -> None:
+        """Raises KeyError for a guard that is not there. `rearm` also lets go of the brake."""
+        if name == SIDECAR:
+            self._switch_sidecar(action)
+        elif action == "disable":
+            self._pipeline.disable(name)
+        elif action == "enable":
+            self._pipeline.enable(name)
+        else:
+            self._pipeline.rearm(name)
+            self._policy.release(name)
+
+    def release_brake(self) -> None:
+        for name in self._pipeline.states():
+            if self._policy.braked(name):
+                self._policy.release(name)
+
+    def _switch_sidecar(self, action: GuardSwitch) -> None:
+        if action == "disable":
+            self._shim.enabled = False
+        else:
+            self._shim.arm()

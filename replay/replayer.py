@@ -56,6 +56,8 @@ class Replay:
     findings: list[Finding] = field(default_factory=list)
     fired_before: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
+    outputs: list[StepOutput] = field(default_factory=list, repr=False)
+    window: Window | None = field(default=None, repr=False)
 
     @property
     def steps(self) -> int:
@@ -73,6 +75,10 @@ class Replay:
     def bit_exact(self) -> bool:
         """Every involved row equal, by fingerprint; tokens alone are no proof of equal bits."""
         return self.rows > 0 and self.equal_rows == self.rows and self.compared == ALL
+
+    def ran_hashed(self, window: Window) -> bool:
+        """Was this made on that very window, with the recorded kernel and hashes of the ops?"""
+        return self.window is window and not self.free and bool(self.outputs) and bool(self.outputs[-1].hashes)
 
     def words(self) -> str:
         if self.first_difference is None:
@@ -107,13 +113,22 @@ class Replayer:
         self.guards = guards
         self.window: Window = build_window(capture)
 
-    def replay(self, kernel: str | None = None, *, free: bool = False, progress: Progress | None = None) -> Replay:
-        """`free`: each involved sequence is fed its own replayed tokens; else the recorded ones."""
+    def replay(
+        self,
+        kernel: str | None = None,
+        *,
+        free: bool = False,
+        hashes: bool = False,
+        progress: Progress | None = None,
+    ) -> Replay:
+        """`free`: each involved sequence is fed its own replayed tokens; else the recorded ones. `hashes`: of every op,
+        as the judge needs them."""
         began = time.monotonic()
-        playback = Playback(self.executor, self.window, kernel=kernel, free=free)
+        playback = Playback(self.executor, self.window, kernel=kernel, free=free, hashes=hashes)
         refire = Refire(self.guards(), self.window) if self.guards else None
         result = self._empty(kernel, free)
         for index, (step, output) in enumerate(playback):
+            result.outputs.append(output)
             compare(self.window, step, output, result)
             if refire:
                 refire.observe(step, output)
@@ -136,6 +151,7 @@ class Replayer:
             free=free,
             from_step=records[0].step,
             exact_from=self.window.exact_from,
+            window=self.window,
             compared=ALL if all(outcomes) else SOME if any(outcomes) else NONE,
         )
 

@@ -7,6 +7,7 @@ are large and of opposite sign: whatever the sign of a query's sum, one of them 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ NAN_FILL = math.nan
 
 @dataclass(slots=True)
 class Difference:
-    """The first step whose bits depend on unowned slots. `memory` is as captured, after that step ran."""
+    """The first step whose bits depend on unowned slots. `memory` is under the first fill, after that step ran."""
 
     step: WindowStep
     row: int
@@ -33,7 +34,7 @@ class Difference:
     first_layer: int | None
     memory: Any
     fills: tuple[float, float]
-    """Two fills that tell it, localisation swaps the second in for the first."""
+    """Two fills that tell it: localisation swaps the second in for the first."""
 
 
 @dataclass(slots=True)
@@ -62,21 +63,23 @@ class FillsOutcome:
         )
 
 
-def try_fills(bench: Bench) -> FillsOutcome:
-    """Run the window as captured and under every fill, step by step side by side, to the first finite difference."""
-    captured = bench.playback()
+def try_fills(bench: Bench, captured: Sequence[Bits]) -> FillsOutcome:
+    """Run the window under every fill, step by step side by side, to the first difference that finite numbers make.
+
+    `captured`: the bits of the window as captured, a step each.
+    """
     first, second = (bench.playback(fill=fill) for fill in FINITE_FILLS)
     nan = bench.playback(fill=NAN_FILL)
     outcome = FillsOutcome(len(bench.window.unowned(bench.window.steps[0])))
-    for step in bench.window.steps:
-        runs = [all_bits(step, playback.run(step)) for playback in (captured, first, second)]
+    for step, own in zip(bench.window.steps, captured, strict=True):
+        runs = [own, all_bits(step, first.run(step)), all_bits(step, second.run(step))]
         if pair := finite_pair(runs, bench.window):
-            outcome.finite = difference(step, runs[pair[0]], runs[pair[1]], captured, FINITE_FILLS)
+            outcome.finite = difference(step, runs[pair[0]], runs[pair[1]], first, FINITE_FILLS)
             break
         if outcome.nan is None:
             filled = all_bits(step, nan.run(step))
             if filled != runs[1]:
-                outcome.nan = difference(step, runs[1], filled, captured, (FINITE_FILLS[0], NAN_FILL))
+                outcome.nan = difference(step, runs[1], filled, first, (FINITE_FILLS[0], NAN_FILL))
     return outcome
 
 
@@ -90,10 +93,10 @@ def finite_pair(runs: list[Bits], window: Window) -> tuple[int, int] | None:
 
 
 def difference(
-    step: WindowStep, expected: Bits, found: Bits, captured: Playback, fills: tuple[float, float]
+    step: WindowStep, expected: Bits, found: Bits, filled: Playback, fills: tuple[float, float]
 ) -> Difference:
     row, layer = where_different(step, expected, found)
-    return Difference(step, row, layer, captured.executor.copy(captured.memory), fills)
+    return Difference(step, row, layer, filled.executor.copy(filled.memory), fills)
 
 
 def where_different(step: WindowStep, expected: Bits, found: Bits) -> tuple[int, int | None]:

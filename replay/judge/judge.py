@@ -8,7 +8,7 @@ from checkengine.guards.finding import Finding
 from checkengine.replay.executor import Executor
 from checkengine.replay.judge.fills import Difference, FillsOutcome, try_fills
 from checkengine.replay.judge.nonfinite import HEAD, Nonfinite, find_nonfinite
-from checkengine.replay.judge.reference import ReferenceOutcome, try_reference
+from checkengine.replay.judge.reference import ReferenceOutcome, compare_reference, try_reference
 from checkengine.replay.judge.repeat import Repeats, repeat
 from checkengine.replay.judge.stop import PassedStop, find_passed_stop, stop_result
 from checkengine.replay.judge.trial import Bench
@@ -28,25 +28,34 @@ class Judge:
 
     executor: Executor
     guards: GuardsFactory | None = None
-    repeats: int = 3
+    repeats: int = 2
     same_machine: bool = True
 
-    def judge(self, window: Window, finding: Finding | None = None, replay: Replay | None = None) -> Verdict:
-        """`replay` is the forced replay of the record, where one was made."""
-        case = _Case(Bench(self.executor, window), finding)
-        repeats = repeat(case.bench, self.repeats)
+    def judge(
+        self,
+        window: Window,
+        finding: Finding | None = None,
+        replay: Replay | None = None,
+        reference: Replay | None = None,
+        reference_fires: bool | None = None,
+    ) -> Verdict:
+        """`replay`: the forced replay of the record; `reference`: the reference kernel's replay on its own tokens.
+        Where they ran on this very window they are not run again."""
+        case = _Case(Bench(self.executor, window), finding, replay, reference, reference_fires)
+        first = replay.outputs if replay is not None and replay.ran_hashed(window) else None
+        repeats = repeat(case.bench, self.repeats, first)
         case.tests.append(repeats.result())
         if repeats.first_difference:
             return case.verdict(VerdictKind.NONDETERMINISM, nondeterminism(repeats), step=repeats.first_difference[0])
         if replay is not None:
             case.tests.append(record_result(replay))
-        fills = try_fills(case.bench)
+        fills = try_fills(case.bench, repeats.bits)
         case.tests += fills.results()
         if fills.finite:
             return case.over_read(fills.finite)
-        return self._no_over_read(case, repeats, fills, replay)
+        return self._no_over_read(case, repeats, fills)
 
-    def _no_over_read(self, case: _Case, repeats: Repeats, fills: FillsOutcome, replay: Replay | None) -> Verdict:
+    def _no_over_read(self, case: _Case, repeats: Repeats, fills: FillsOutcome) -> Verdict:
         nonfinite = find_nonfinite(case.bench, repeats)
         case.tests.append(nonfinite.result() if nonfinite else finite_result())
         if nonfinite:
@@ -59,14 +68,20 @@ class Judge:
             return case.nan_unsafe(fills.nan)
         if case.finding is None:
             return case.verdict(VerdictKind.NO_FAULT, "repeats bit for bit and reads only memory that it owns")
-        return self._habit(case, repeats, replay)
+        return self._habit(case, repeats)
 
-    def _habit(self, case: _Case, repeats: Repeats, replay: Replay | None) -> Verdict:
-        reference = try_reference(case.bench, repeats, case.finding, self.guards)
+    def _habit(self, case: _Case, repeats: Repeats) -> Verdict:
+        reference = self._reference(case, repeats)
         case.tests.append(reference.result())
-        if replay is not None and not_as_recorded(replay):
-            return case.not_as_recorded(replay, self.same_machine)
+        if case.replay is not None and case.replay.first_difference is not None:
+            return case.not_as_recorded(case.replay, self.same_machine)
         return case.verdict(VerdictKind.INCONCLUSIVE, habit(reference))
+
+    def _reference(self, case: _Case, repeats: Repeats) -> ReferenceOutcome:
+        made, window = case.reference, case.bench.window
+        if made is None or len(made.outputs) != len(window.steps) or made.from_step != window.steps[0].number:
+            return try_reference(case.bench, repeats, case.finding, self.guards)
+        return compare_reference(window, repeats, made.outputs, made.kernel, case.reference_fires)
 
 
 @dataclass(slots=True)
@@ -75,6 +90,9 @@ class _Case:
 
     bench: Bench
     finding: Finding | None
+    replay: Replay | None
+    reference: Replay | None
+    reference_fires: bool | None
     tests: list[TestResult] = field(default_factory=list)
 
     def verdict(
@@ -177,10 +195,6 @@ def nondeterminism(repeats: Repeats) -> str:
 def record_result(replay: Replay) -> TestResult:
     numbers = {"rows": replay.rows, "equal_rows": replay.equal_rows, "steps": replay.steps}
     return TestResult("record", replay.first_difference is None, replay.words(), numbers)
-
-
-def not_as_recorded(replay: Replay) -> bool:
-    return replay.first_difference is not None
 
 
 def finite_result() -> TestResult:

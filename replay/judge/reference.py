@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from checkengine.guards.finding import Finding
+from checkengine.replay.executor import StepOutput
 from checkengine.replay.judge.repeat import Repeats
 from checkengine.replay.judge.trial import Bench
 from checkengine.replay.judge.verdict import TestResult
 from checkengine.replay.refire import GuardsFactory, Refire, fires
-from checkengine.replay.window import WindowStep
+from checkengine.replay.window import Window, WindowStep
 
 
 @dataclass(slots=True)
@@ -35,20 +37,28 @@ class ReferenceOutcome:
         return TestResult("reference", None if self.fires is None else self.fires, detail, numbers)
 
 
+def compare_reference(
+    window: Window, repeats: Repeats, reference: Sequence[StepOutput], kernel: str, fired: bool | None
+) -> ReferenceOutcome:
+    """`reference`: outputs of the reference kernel's replay of the window on its own tokens, a step each."""
+    for step, expected, output in zip(window.steps, repeats.outputs, reference, strict=True):
+        changed = np.flatnonzero((output.tokens != expected.tokens) & step.sampling_involved)
+        if len(changed):
+            row = int(np.flatnonzero(step.replay.record.samples)[changed[0]])
+            margin = expected.stats.margin
+            return ReferenceOutcome(kernel, fired, (step, row, 0.0 if margin is None else float(margin[changed[0]])))
+    return ReferenceOutcome(kernel, fired, None)
+
+
 def try_reference(
     bench: Bench, repeats: Repeats, finding: Finding | None, guards: GuardsFactory | None
 ) -> ReferenceOutcome:
     """Free-running replay of the window under the executor's reference kernel."""
     refire = Refire(guards(), bench.window) if guards and finding else None
-    first: tuple[WindowStep, int, float] | None = None
-    kernel = bench.executor.reference
-    for expected, (step, output) in zip(repeats.outputs, bench.steps(kernel=kernel, free=True), strict=True):
+    outputs, kernel = [], bench.executor.reference
+    for step, output in bench.steps(kernel=kernel, free=True):
+        outputs.append(output)
         if refire:
             refire.observe(step, output)
-        changed = np.flatnonzero((output.tokens != expected.tokens) & step.sampling_involved)
-        if first is None and len(changed):
-            row = int(np.flatnonzero(step.replay.record.samples)[changed[0]])
-            margin = expected.stats.margin
-            first = step, row, float("nan") if margin is None else float(margin[changed[0]])
     fired = fires(finding, refire.findings) if refire and finding else None
-    return ReferenceOutcome(kernel, fired, first)
+    return compare_reference(bench.window, repeats, outputs, kernel, fired)

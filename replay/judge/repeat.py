@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from checkengine.replay.executor import StepOutput
@@ -30,10 +31,12 @@ class Repeats:
         )
 
 
-def repeat(bench: Bench, times: int) -> Repeats:
-    """Run the window `times` times on fresh copies of its memory; stops at the first difference."""
-    first = list(bench.steps())
-    repeats = Repeats([output for _, output in first], 1, bits=[all_bits(step, output) for step, output in first])
+def repeat(bench: Bench, times: int, first: Sequence[StepOutput] | None = None) -> Repeats:
+    """Run the window `times` times on fresh copies of its memory; stops at the first difference. `first`: a run, with
+    hashes, that was made already."""
+    steps = bench.window.steps
+    outputs = list(first) if first is not None else [output for _, output in bench.steps()]
+    repeats = Repeats(outputs, 1, bits=[all_bits(step, output) for step, output in zip(steps, outputs, strict=True)])
     while repeats.times < times and repeats.first_difference is None:
         repeats.times += 1
         for index, (step, output) in enumerate(bench.steps()):

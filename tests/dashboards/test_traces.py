@@ -1,0 +1,181 @@
+"""One span a request, with gen_ai.* attributes and no content."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
+from checkengine.guards.action import Action, ActionKind
+from checkengine.guards.errors import UserError
+from checkengine.guards.events import ActionTaken, FindingRaised, GuardDisabled
+from checkengine.guards.finding import Finding, Severity
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def traces(exporter: InMemorySpanExporter) -> RequestTraces:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return RequestTraces(provider)
+
+
+def start(**changes: Any) -> Any:
+    fields: dict[str, Any] = {
+        "request": "chatcmpl-1",
+        "sequences": ("chatcmpl-1-0",),
+        "operation": "chat",
+        "model": "smollm2-135m",
+        "stream": True,
+        "sampling": {"temperature": 0.5, "top_k": 40, "max_tokens": 9, "seed": 3, "stop": ("secret",)},
+        "traceparent": {},
+    }
+    return SimpleNamespace(**{**fields, **changes})
+
+
+def end(**changes: Any) -> Any:
+    fields: dict[str, Any] = {
+        "request": "chatcmpl-1",
+        "finish_reasons": ("stop",),
+        "prompt_tokens": 30,
+        "output_tokens": 9,
+        "cached_tokens": 16,
+        "ttft_seconds": 0.25,
+        "error": None,
+        "note": None,
+    }
+    return SimpleNamespace(**{**fields, **changes})
+
+
+def only(exporter: InMemorySpanExporter) -> ReadableSpan:
+    (span,) = exporter.get_finished_spans()
+    return span
+
+
+def test_a_request_is_one_span_with_the_conventions_attributes(
+    traces: RequestTraces, exporter: InMemorySpanExporter
+) -> None:
+    traces.started(start())
+    traces.ended(end())
+    span = only(exporter)
+    assert span.name == "chat smollm2-135m"
+    assert dict(span.attributes or {}) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "checkengine",
+        "gen_ai.request.model": "smollm2-135m",
+        "gen_ai.response.id": "chatcmpl-1",
+        "gen_ai.response.model": "smollm2-135m",
+        "gen_ai.request.stream": True,
+        "gen_ai.output.type": "text",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_k": 40,
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.request.seed": 3,
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.input_tokens": 30,
+        "gen_ai.usage.output_tokens": 9,
+        "gen_ai.usage.cache_read.input_tokens": 16,
+        "gen_ai.response.time_to_first_chunk": 0.25,
+    }
+    assert span.status.status_code is StatusCode.UNSET
+
+
+def test_the_span_continues_the_clients_trace(traces: RequestTraces, exporter: InMemorySpanExporter) -> None:
+    traces.started(start(traceparent={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}))
+    traces.ended(end())
+    span = only(exporter)
+    assert span.parent is not None
+    assert f"{span.parent.span_id:016x}" == "b7ad6b7169203331"
+    assert f"{span.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_a_damaged_traceparent_begins_a_trace_of_its_own(traces: RequestTraces, exporter: InMemorySpanExporter) -> None:
+    traces.started(start(traceparent={"traceparent": "00-zz-1-1\n"}))
+    traces.ended(end())
+    assert only(exporter).parent is None
+
+
+def test_findings_and_actions_are_events_on_the_span_of_their_choice(
+    traces: RequestTraces, exporter: InMemorySpanExporter
+) -> None:
+    traces.started(start(sequences=("chatcmpl-1-0", "chatcmpl-1-1")))
+    finding = Finding("logits.nonfinite", "chatcmpl-1-1", Severity.ERROR, 7, 3, "nonfinite", evidence={"nan": 49152})
+    traces.handle(FindingRaised(finding, "inc-1", 1700000000.5, True))
+    traces.handle(ActionTaken(Action(ActionKind.STOP, "chatcmpl-1-1", "logits.nonfinite", "inc-1", 3), 1700000000.6))
+    traces.handle(FindingRaised(Finding("x", "other", Severity.INFO, 1, 0, "g"), "inc-2", 1.0, True))
+    traces.handle(GuardDisabled("language", "raised", 1.0))
+    traces.ended(end(note=SimpleNamespace(kind="logits.nonfinite", incident="inc-1")))
+    span = only(exporter)
+    found, acted = span.events
+    assert (found.name, found.timestamp) == ("gen_ai.evaluation.result", 1700000000500000000)
+    assert found.attributes is not None
+    assert found.attributes["gen_ai.evaluation.name"] == "nonfinite"
+    assert found.attributes["gen_ai.evaluation.score.label"] == "logits.nonfinite"
+    assert found.attributes["checkengine.evidence.nan"] == 49152
+    assert found.attributes["checkengine.incident.id"] == "inc-1"
+    assert acted.attributes is not None
+    assert acted.attributes["checkengine.action"] == "stop"
+    assert span.attributes is not None
+    assert span.attributes["checkengine.incident.id"] == "inc-1"
+    assert span.attributes["gen_ai.request.choice.count"] == 2
+
+
+def test_a_request_that_failed_is_a_span_with_an_error(traces: RequestTraces, exporter: InMemorySpanExporter) -> None:
+    traces.started(start())
+    traces.ended(end(error="cancelled", ttft_seconds=None))
+    span = only(exporter)
+    assert span.status.status_code is StatusCode.ERROR
+    assert (span.attributes or {})["error.type"] == "cancelled"
+
+
+def test_no_text_of_the_client_is_in_a_span(traces: RequestTraces, exporter: InMemorySpanExporter) -> None:
+    traces.started(start())
+    traces.ended(end())
+    assert "secret" not in only(exporter).to_json()
+
+
+def test_what_ended_is_forgotten(traces: RequestTraces, exporter: InMemorySpanExporter) -> None:
+    for number in range(3):
+        traces.started(start(request=f"r{number}", sequences=(f"r{number}-0",)))
+        traces.ended(end(request=f"r{number}"))
+    traces.ended(end(request="never started"))
+    assert traces.open_spans == 0
+    traces.handle(FindingRaised(Finding("x", "r0-0", Severity.INFO, 1, 0, "g"), "i", 1.0, True))
+    assert all(not span.events for span in exporter.get_finished_spans())
+
+
+def test_without_an_exporter_nothing_is_sent_and_nothing_breaks() -> None:
+    provider = tracer_provider("1.2.3", [])
+    traces = RequestTraces(provider)
+    traces.started(start())
+    traces.ended(end())
+    assert provider.force_flush(1000)
+    assert provider.resource.attributes["service.name"] == "checkengine"
+
+
+def test_spans_reach_the_configured_exporter_by_shutdown() -> None:
+    exporter = InMemorySpanExporter()
+    provider = tracer_provider("1.2.3", [exporter])
+    traces = RequestTraces(provider)
+    traces.started(start())
+    traces.ended(end())
+    provider.shutdown()
+    assert only(exporter).resource.attributes["service.version"] == "1.2.3"
+
+
+def test_an_otlp_endpoint_without_the_extra_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(UserError, match=r"checkengine\[otel\]"):
+        otlp_exporter("http://localhost:4318/v1/traces")

@@ -1,0 +1,111 @@
+"""The command line as a person meets it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkengine import __version__
+from checkengine.commands import main
+from checkengine.commands.main import COMMANDS, CommandEntry
+from checkengine.guards.errors import UserError
+
+COMMAND = [sys.executable, "-m", "checkengine"]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, env={**os.environ, **environment}, check=False
+    )
+
+
+def test_help_names_every_command_and_loads_none() -> None:
+    code = """
+import sys
+from checkengine.commands.main import run
+sys.argv = ["checkengine", "--help"]
+try:
+    run()
+except SystemExit:
+    print("LOADED", sorted({"torch", "transformers", "numba", "sklearn", "fastapi"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "LOADED []" in done.stdout
+    for name in ("models", "serve"):
+        assert name in done.stdout
+
+
+def test_the_version_is_printed() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, __version__)
+
+
+def test_every_command_that_is_here_loads() -> None:
+    for name, entry in COMMANDS.items():
+        if main._exists(entry):
+            assert main.load_command(name).name == name
+
+
+def test_a_command_that_is_not_here_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMMANDS, "soon", CommandEntry("not_written_yet", "Later."))
+    group = main.typer.main.get_command(main.app)
+    assert "soon" not in group.list_commands(None)  # type: ignore[attr-defined]
+    assert group.get_command(None, "soon") is None  # type: ignore[attr-defined]
+
+
+def test_an_unknown_model_is_one_line_and_a_failure() -> None:
+    done = run("models", "get", "gpt-9")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "known: smollm2-135m" in done.stderr
+    assert done.stdout == ""
+
+
+def test_serving_a_model_that_is_not_here_is_one_line_and_a_failure(tmp_path: Path) -> None:
+    done = run("serve", "smollm2-135m", CHECKENGINE_CACHE=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "checkengine: model smollm2-135m is not on this machine yet; run: checkengine models get smollm2-135m"
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_model_is_one_line_and_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("not json")
+    done = run("serve", str(tmp_path))
+    assert done.returncode == 2
+    assert "cannot load the model" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["replay"], 129), (["replay", "--nonsense"], 129), (["models", "get"], 2), (["nope"], 2)]
+)
+def test_a_wrong_command_line_has_the_exit_code_of_its_command(arguments: list[str], code: int) -> None:
+    """git bisect takes 1 to 127 for verdicts."""
+    assert run(*arguments).returncode == code
+
+
+def test_a_user_error_is_printed_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class TornError(UserError):
+        exit_code = 129
+
+    def fail() -> None:
+        raise TornError("bundle b is torn at member 3; capture it again")
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(SystemExit) as caught:
+        main.run()
+    assert caught.value.code == 129
+    assert capsys.readouterr().err == "checkengine: bundle b is torn at member 3; capture it again\n"
+
+
+def test_models_are_listed_with_their_place(tmp_path: Path) -> None:
+    done = run("models", "list", CHECKENGINE_CACHE=str(tmp_path))
+    assert done.stdout == "smollm2-135m\tSmolLM2-135M-Instruct, float32 (Apache-2.0)\tnot fetched\n"

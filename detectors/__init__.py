@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from checkengine.detectors.logits import RowStats, compile_backend, row_stats, warm_up
     from checkengine.detectors.repetition import Cycle, CycleDetector, CycleLimits, seq_rep_n
+    from checkengine.detectors.salad import SaladDetector, SaladLimits, SaladReading, SaladTables
     from checkengine.detectors.tool_calls import CallLimits, CallLoops, CallReading, ToolCall, ToolCallRecogniser
     from checkengine.detectors.vocabulary import Vocabulary
 
@@ -30,6 +31,10 @@ __all__ = [
     "CycleDetector",
     "CycleLimits",
     "RowStats",
+    "SaladDetector",
+    "SaladLimits",
+    "SaladReading",
+    "SaladTables",
     "Script",
     "ScriptLimits",
     "ScriptReading",
@@ -49,6 +54,7 @@ _MODULES = {
     "language": ("Script", "ScriptLimits", "ScriptReading", "ScriptSwitch", "expected_scripts", "scripts_of"),
     "logits": ("RowStats", "compile_backend", "row_stats", "warm_up"),
     "repetition": ("Cycle", "CycleDetector", "CycleLimits", "seq_rep_n"),
+    "salad": ("SaladDetector", "SaladLimits", "SaladReading", "SaladTables"),
     "tool_calls": ("CallLimits", "CallLoops", "CallReading", "ToolCall", "ToolCallRecogniser"),
     "vocabulary": ("Vocabulary",),
 }

@@ -30,16 +30,19 @@ class WordJoins:
         self._ends = bytearray(len(vocabulary))
         for token, piece in enumerate(vocabulary.pieces):
             text = _text(piece)
-            if self.available and text and token not in outside:
+            if text and token not in outside:
                 self._begins[token] = text[0].isalpha()
                 self._ends[token] = text[-1].isalpha()
         self._known: dict[int, bool] = {}
 
+    def inside_word(self, previous: int, token: int) -> bool:
+        """Whether a letter of the one meets a letter of the other."""
+        inside = 0 <= token < len(self._begins) and 0 <= previous < len(self._ends)
+        return inside and bool(self._begins[token] and self._ends[previous])
+
     def agree(self, previous: int, token: int) -> bool:
         """False where both are parts of one word and the tokenizer would have cut it elsewhere."""
-        if not (0 <= token < len(self._begins) and 0 <= previous < len(self._ends)):
-            return True
-        if not (self._begins[token] and self._ends[previous]):
+        if not (self.available and self.inside_word(previous, token)):
             return True
         pair = (previous << 32) | token
         known = self._known.get(pair)

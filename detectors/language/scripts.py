@@ -195,6 +195,8 @@ def _script_of_fragment(piece: bytes) -> Script:
         return max(found)
     for at, byte in enumerate(piece):
         if byte >= 0xC2:
+            if piece[at : at + 2] == b"\xf0\x9f":
+                return Script.COMMON
             return _script_of_lead(byte, piece[at + 1] if at + 1 < len(piece) else None)
     return Script.PARTIAL
 
@@ -211,6 +213,8 @@ def _script_of_lead(lead: int, following: int | None) -> Script:
 
 
 _LEADS = {
+    0xC2: Script.COMMON,
+    0xE2: Script.COMMON,
     **dict.fromkeys(range(0xC3, 0xCA), Script.LATIN),
     **dict.fromkeys((0xCE, 0xCF), Script.GREEK),
     **dict.fromkeys(range(0xD0, 0xD4), Script.CYRILLIC),

@@ -1,0 +1,172 @@
+"""From the spools of many processes to one catalog: each record once, whatever dies in between."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from checkengine.guards.errors import UserError
+from checkengine.replay.catalog import Catalog, CatalogError
+from checkengine.replay.catalog.ingest import forget_progress, ingest, save_progress
+from checkengine.replay.catalog.queries import progress as progress_of
+from checkengine.replay.spool_format import SUFFIX, Progress, SpoolRecord, parse_name, read_records
+
+logger = logging.getLogger("checkengine.collector")
+
+BATCH = 1000
+"""Records a transaction."""
+
+
+class LeaseTakenError(UserError):
+    """Another collector serves this directory."""
+
+
+class Lease:
+    """Exactly one holder a directory; the system gives it back when its process dies."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "collector.lock"
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise LeaseTakenError(f"another collector runs on {directory}: let it run, or stop it first") from None
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+@dataclass(slots=True)
+class Collected:
+    """What one round did."""
+
+    records: int = 0
+    fresh: int = 0
+    """Rows that were new."""
+    rejected: int = 0
+    damaged: int = 0
+    removed: int = 0
+    """Spool files that were read to their end and deleted."""
+
+
+class Collector:
+    """Reads every spool file of a directory into the catalog.
+
+    A file's progress moves in the transaction that writes its records, and every row is keyed by boot id and number:
+    a collector that is killed at any point neither loses a record nor writes one twice. A file is deleted when all
+    of it is in the catalog and its process has gone on to another file or is gone.
+    Raises LeaseTakenError where another collector runs on the directory.
+    """
+
+    def __init__(self, directory: Path | str, open_catalog: Callable[[], Catalog]) -> None:
+        """`open_catalog` is called until it gives a catalog, and again after the catalog failed."""
+        self._directory = Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._open_catalog = open_catalog
+        self._catalog: Catalog | None = None
+        self._lease = Lease(self._directory)
+        self._down = False
+
+    def close(self) -> None:
+        self._forget_catalog()
+        self._lease.release()
+
+    def run(self, stop: threading.Event, interval: float = 1.0) -> None:
+        """Collect until `stop` is set, then once more."""
+        while not stop.is_set():
+            self.try_once()
+            stop.wait(interval)
+        self.try_once()
+
+    def try_once(self) -> Collected | None:
+        """One round, or None where the catalog is down or the disk fails: then the spools keep what they hold."""
+        try:
+            done = self.run_once()
+        except (SQLAlchemyError, CatalogError, OSError) as error:
+            if not self._down:
+                logger.error("the catalog is down, the spools keep their records: %s", str(error).splitlines()[0])
+            self._down = True
+            self._forget_catalog()
+            return None
+        if self._down:
+            logger.info("the catalog is back")
+        self._down = False
+        return done
+
+    def run_once(self) -> Collected:
+        """Read every file to its present end."""
+        if self._catalog is None:
+            self._catalog = self._open_catalog()
+        done = Collected()
+        for index, path in enumerate(files := self._files()):
+            newest = index + 1 == len(files) or boot_of(files[index + 1]) != boot_of(path)
+            self._collect(self._catalog, path, newest, done)
+        return done
+
+    def _files(self) -> list[Path]:
+        """In the order of boot and index, which is the order of their names."""
+        return sorted(path for path in self._directory.glob(f"*{SUFFIX}") if parse_name(path.name))
+
+    def _collect(self, catalog: Catalog, path: Path, newest: bool, done: Collected) -> None:
+        # Asked before the last read: what a writer that is gone by now has written is there to be read.
+        complete = not newest or not is_being_written(path)
+        with catalog.reading() as session:
+            progress = progress_of(session, path.name)
+        damaged = progress.damaged
+        while records := self._batch(catalog, path, progress, done):
+            if len(records) < BATCH:
+                break
+        done.damaged += progress.damaged - damaged
+        if complete:
+            self._remove(catalog, path, progress, done)
+
+    def _remove(self, catalog: Catalog, path: Path, progress: Progress, done: Collected) -> None:
+        if progress.offset < path.stat().st_size:
+            logger.warning("%s ends in a torn record: its process was killed while it wrote it", path.name)
+            done.damaged += 1
+        path.unlink()
+        done.removed += 1
+        with catalog.writing() as session:
+            forget_progress(session, path.name)
+
+    def _batch(self, catalog: Catalog, path: Path, progress: Progress, done: Collected) -> list[SpoolRecord]:
+        before = progress.offset
+        records = read_records(path, progress, BATCH)
+        if progress.offset == before:
+            return []
+        with catalog.writing() as session:
+            result = ingest(session, records)
+            save_progress(session, path.name, progress)
+        done.records += len(records)
+        done.fresh += result.fresh
+        done.rejected += result.rejected
+        return records
+
+    def _forget_catalog(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+            self._catalog = None
+
+
+def boot_of(path: Path) -> str:
+    return path.name.partition("-")[0]
+
+
+def is_being_written(path: Path) -> bool:
+    """A writer holds a lock on its newest file for as long as it lives."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

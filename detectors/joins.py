@@ -21,7 +21,7 @@ class WordJoins:
     def __init__(self, vocabulary: Vocabulary, tokenizer: Any) -> None:
         """A transformers tokenizer, or a `tokenizers.Tokenizer`, and the vocabulary made of it."""
         backend = getattr(tokenizer, "backend_tokenizer", None) or getattr(tokenizer, "_tokenizer", None) or tokenizer
-        model = getattr(backend, "model", None)
+        model: Any = getattr(backend, "model", None)
         self.available = type(model).__name__ == "BPE"
         self._model = model
         self._names = {number: name for name, number in tokenizer.get_vocab().items()}

@@ -28,10 +28,10 @@ class ScriptLimits:
     a name: entering that script again is then no evidence of salad."""
 
     salad_evidence: int = 6
+    switch_tokens: int = 48
     jump: int = 3
     entry: int = 1
     established_run: int = 6
-    switch_tokens: int = 48
 
 
 class ScriptSwitch:
@@ -42,8 +42,12 @@ class ScriptSwitch:
     count neither way.
     """
 
-    __slots__ = ("_count", "_established", "_evidence", "_expected", "_foreign", "_last", "_limits", "_run", "_scripts")
-    __slots__ += ("_start", "_switch", "_switch_start")
+    # fmt: off
+    __slots__ = (
+        "_count", "_established", "_evidence", "_expected", "_foreign", "_last", "_limits", "_run", "_scripts",
+        "_start", "_switch", "_switch_start",
+    )
+    # fmt: on
 
     def __init__(self, expected: int, limits: ScriptLimits | None = None) -> None:
         self._expected = expected

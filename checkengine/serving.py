@@ -22,7 +22,6 @@ from checkengine.engine_shim.engine.server import Service, build_app
 from checkengine.engine_shim.models import model_directory
 from checkengine.engine_shim.settings import ServerSettings
 from checkengine.guards.errors import UserError
-from checkengine.guards.events import ActionTaken, FindingRaised
 from checkengine.switches import ShimSwitches
 
 
@@ -89,7 +88,8 @@ def build_server(
     assembly = shim.assembly
     metrics, traces = Metrics(registry or CollectorRegistry(), __version__), RequestTraces(provider)
     assembly.bus.subscribe(metrics.handle, name="metrics")
-    assembly.bus.subscribe(traces.handle, name="traces", kinds=(FindingRaised, ActionTaken))
+    # At once: on a queue a finding could come after its request's span has ended, and be lost. They are rare.
+    assembly.bus.subscribe_sync(traces.handle, name="traces")
     metrics.registry.register(_live_numbers(engine, assembly))
     runtime = EngineRuntime(engine, observer=ServerObserver(metrics, traces), publish=assembly.bus.publish)
     service = Service(runtime, tokenizer, name, engine.max_length, settings)

@@ -17,6 +17,9 @@ def serve(
     config: Path | None = typer.Option(None, help="checkengine.toml. Default: the one in the current directory"),
 ) -> None:
     """Serve a model with guards over an OpenAI-compatible API."""
+    from checkengine.engine_shim.models import model_directory
+
+    model_directory(model)  # says what is missing before seconds of imports
     from checkengine.engine_shim.engine.server_process import serve_until_signal
     from checkengine.serving import assemble_server
 

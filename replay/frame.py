@@ -30,6 +30,10 @@ HEADER_WORDS = HEADER.size // 4
 SAMPLING_WORD = 6
 
 
+Counts = tuple[int, int, int, int, int, int, int, int]
+"""A Layout without its names, which cost time that a step does not have."""
+
+
 class Layout(NamedTuple):
     """How many of each; `table_rows` is -1 where the frame is no checkpoint."""
 
@@ -43,8 +47,8 @@ class Layout(NamedTuple):
     table_blocks: int
 
 
-def measure(record: StepRecord, tables: BlockTables | None) -> Layout:
-    return Layout(
+def measure(record: StepRecord, tables: BlockTables | None) -> Counts:
+    return (
         len(record.handles),
         len(record.token_ids),
         int(np.count_nonzero(record.samples)),
@@ -56,17 +60,18 @@ def measure(record: StepRecord, tables: BlockTables | None) -> Layout:
     )
 
 
-def count_words(layout: Layout) -> int:
-    rows, tokens, sampling, changes, begun, ended, table_rows, table_blocks = layout
+def count_words(counts: Counts) -> int:
+    rows, tokens, sampling, changes, begun, ended, table_rows, table_blocks = counts
     words = HEADER_WORDS + 3 * sampling + 4 * rows + tokens + 3 * changes + begun + ended
     if table_rows >= 0:
         words += 2 * table_rows + table_blocks
     return words
 
 
-def write(words: Words, record: StepRecord, tables: BlockTables | None, layout: Layout, kernel: int) -> None:
+def write(words: Words, record: StepRecord, tables: BlockTables | None, counts: Counts, kernel: int) -> None:
     """Everything but the outcome; ValueError where the record's arrays do not fit together."""
-    HEADER.pack_into(words.data, 0, record.step, record.time_ns, *layout, kernel)
+    HEADER.pack_into(words.data, 0, record.step, record.time_ns, *counts, kernel)
+    _, _, sampling, changes, begun, ended, _, _ = counts
     parts: list[NDArray[np.generic]] = [
         record.handles,
         record.query_lengths,
@@ -74,15 +79,15 @@ def write(words: Words, record: StepRecord, tables: BlockTables | None, layout: 
         record.samples,
         record.token_ids,
     ]
-    if layout.changes:
+    if changes:
         parts.append(record.block_changes.reshape(-1))
-    if layout.begun:
+    if begun:
         parts.append(np.array([start.handle for start in record.begun], np.int32))
-    if layout.ended:
+    if ended:
         parts.append(np.array(record.ended, np.int32))
     if tables is not None:
         parts += [tables.handles, tables.counts, tables.blocks]
-    np.concatenate(parts, out=words[HEADER_WORDS + 3 * layout.sampling :], casting="same_kind")
+    np.concatenate(parts, out=words[HEADER_WORDS + 3 * sampling :], casting="same_kind")
 
 
 def write_outcome(words: Words, fingerprints: NDArray[np.uint64] | None, sampled: Ints) -> int:

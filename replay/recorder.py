@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -68,20 +68,23 @@ class Recorder:
             except Exception:
                 self.dropped += 1
 
+    def bytes_used(self) -> int:
+        """Memory held by records and by prompts of ended sequences, now; the ring counts whole."""
+        with self._lock:
+            return self._ring.bytes + self._prompt_bytes
+
     def window(self, first_step: int | None = None) -> RecordedWindow:
         """Decoded records from `first_step` on (None: all that the ring holds), at the earliest from the oldest
         checkpoint: a step before it has no block tables. Writing goes on meanwhile."""
         with self._lock:
             snapshot = self._ring.snapshot(self._gap)
-            starts: dict[int, SequenceStart] = dict(self._starts)
-            ended = dict(self._ended)
+            starts = Starts(dict(self._starts), dict(self._ended))
             kernels = list(self._kernels)
         indices = snapshot.from_checkpoint(first_step)
         frames = snapshot.copy(indices)
         with self._lock:
             indices = snapshot.surviving(indices, self._ring.tail)
             dropped = self.dropped
-        starts.update({h: replace(start, prompt_tokens=tuple(prompt)) for h, (start, prompt) in ended.items()})
         read = (frame.Frame(frames[index], int(snapshot.marks[index])).record(starts, kernels) for index in indices)
         return assembled(read, starts, dropped, first_step)
 
@@ -109,14 +112,14 @@ class Recorder:
 
     def _write(self, record: StepRecord) -> None:
         tables = self._due_tables(record)
-        layout = frame.measure(record, tables)
-        count = frame.count_words(layout)
-        words = self._ring.claim(count)
+        counts = frame.measure(record, tables)
+        size = frame.count_words(counts)
+        words = self._ring.claim(size)
         if self._leaving:
             self._forget_evicted()
-        frame.write(words, record, tables, layout, self._kernel(record.kernel))
+        frame.write(words, record, tables, counts, self._kernel(record.kernel))
         self._ring.publish(record.step, frame.CHECKPOINT if tables is not None else 0)
-        self._count(count, tables is not None)
+        self._count(size, tables is not None)
 
     def _due_tables(self, record: StepRecord) -> BlockTables | None:
         due = (
@@ -140,6 +143,26 @@ class Recorder:
         return self._kernels.index(name)
 
 
+class Starts(Mapping[int, SequenceStart]):
+    """Of live sequences and of ended ones, whose prompts are unpacked where they are asked for."""
+
+    def __init__(self, live: dict[int, SequenceStart], ended: dict[int, tuple[SequenceStart, array[int]]]) -> None:
+        self._live = live
+        self._ended = ended
+
+    def __getitem__(self, handle: int) -> SequenceStart:
+        if handle not in self._live:
+            start, prompt = self._ended[handle]
+            self._live[handle] = replace(start, prompt_tokens=tuple(prompt))
+        return self._live[handle]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._live.keys() | self._ended.keys())
+
+    def __len__(self) -> int:
+        return len(self._live.keys() | self._ended.keys())
+
+
 def assembled(
     read: Iterable[tuple[StepRecord, BlockTables]],
     starts: Mapping[int, SequenceStart],
@@ -147,12 +170,13 @@ def assembled(
     first_step: int | None,
 ) -> RecordedWindow:
     """Records from a checkpoint on; only the sequences that they name are kept."""
-    whole = RecordedWindow(starts=dict(starts), dropped=dropped)
+    window = RecordedWindow(dropped=dropped)
     for record, tables in read:
-        if not whole.records:
-            whole.base = tables
-        whole.records.append(record)
-    window = whole if first_step is None else whole.since(first_step)
-    named = {int(handle) for record in window.records for handle in record.handles} | set(window.base.handles.tolist())
-    window.starts = {handle: start for handle, start in whole.starts.items() if handle in named}
+        if not window.records:
+            window.base = tables
+        window.records.append(record)
+    if first_step is not None:
+        window = window.since(first_step)
+    named = {handle for record in window.records for handle in record.handles.tolist()}
+    window.starts = {handle: starts[handle] for handle in named | set(window.base.handles.tolist()) if handle in starts}
     return window

@@ -34,6 +34,10 @@ class FrameRing:
         self._end = 0
         self._claimed = (0, 0)
 
+    @property
+    def bytes(self) -> int:
+        return self.buffer.nbytes + 4 * self.offsets.itemsize * self.steps
+
     def claim(self, words: int) -> Words:
         """Space for the next frame, on 8 bytes; the oldest frames give way. Nothing is published yet."""
         if words > self.capacity:
@@ -75,7 +79,9 @@ class FrameRing:
 
     def find(self, step: int) -> int | None:
         """Number of the frame of a step; outcomes come soon after, so the newest are looked at first."""
-        for number in range(self.head - 1, self.tail - 1, -1):
+        if self.head > self.tail and self.step_numbers[(self.head - 1) % self.steps] == step:
+            return self.head - 1
+        for number in range(self.head - 2, self.tail - 1, -1):
             if self.step_numbers[number % self.steps] == step:
                 return number
         return None

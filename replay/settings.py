@@ -22,6 +22,8 @@ class RecorderSettings(Section):
     enabled: bool = True
     steps: int = Field(4096, ge=1)
     """Records kept; the oldest leave first."""
+    checkpoint_every: int = Field(256, ge=1)
+    """Steps between two records that hold all block tables; a window begins at one."""
     bytes: int = Field(64 * MEBIBYTE, ge=MEBIBYTE)
     """Bound of the records' memory."""
     undo_steps: int = Field(64, ge=0)
@@ -49,3 +51,25 @@ class AuditSettings(Section):
     enabled: bool = True
     every_steps: int = Field(512, ge=1)
     """One audited step in so many, on average."""
+
+
+class SpoolSettings(Section):
+    """This process's records of findings, actions and bundles, for the collector (engine_shim/spool)."""
+
+    enabled: bool = True
+    directory: Path = Path("checkengine-spool")
+    rotate_bytes: int = Field(8 * MEBIBYTE, ge=4096)
+    """A file that grows past it is followed by another one."""
+    most_bytes: int = Field(256 * MEBIBYTE, ge=4096)
+    """Bound of this process's files together; while it is reached new records are dropped and counted."""
+    sync: Literal["record", "second", "never"] = "second"
+    """How much of the spool a power cut may cost; the death of the process costs nothing."""
+
+
+class CatalogSettings(Section):
+    """Where incidents, findings, bundles and replays are kept."""
+
+    url: str = "checkengine-catalog.db"
+    """Path of an SQLite file, or an SQLAlchemy URL such as postgresql+psycopg://user@host/checkengine."""
+    collect_seconds: float = Field(1.0, gt=0)
+    """Pause between two rounds of the collector."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,3 +177,19 @@ def test_names_follow_prometheus_own_rules(metrics: Metrics) -> None:
         assert family.documentation.endswith("."), family.name
         if family.type == "histogram":
             assert family.name.endswith("_seconds")
+
+
+def test_the_documentation_names_every_metric_and_no_other(metrics: Metrics) -> None:
+    live(
+        metrics,
+        engine=lambda: NUMBERS,
+        recorder_dropped=lambda: 0,
+        listeners_dropped=dict,
+        guards_active=dict,
+    )
+    families = text_string_to_metric_families(metrics.exposition("")[0].decode())
+    there = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    documented = set(
+        re.findall(r"`(checkengine_[a-z_]+)`", (Path(__file__).parents[2] / "docs/metrics.md").read_text())
+    )
+    assert documented == {name for name in there if not name.endswith("_created")}

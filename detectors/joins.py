@@ -8,8 +8,6 @@ two neighbours are what their joined text encodes to. Corrupted attention glues 
 
 from __future__ import annotations
 
-from typing import Any
-
 from checkengine.detectors.vocabulary import Vocabulary
 
 _CACHE_LIMIT = 1 << 18
@@ -18,13 +16,9 @@ _CACHE_LIMIT = 1 << 18
 class WordJoins:
     """For byte-pair tokenizers, as nearly all models have; for others `available` is False and all pairs agree."""
 
-    def __init__(self, vocabulary: Vocabulary, tokenizer: Any) -> None:
-        """A transformers tokenizer, or a `tokenizers.Tokenizer`, and the vocabulary made of it."""
-        backend = getattr(tokenizer, "backend_tokenizer", None) or getattr(tokenizer, "_tokenizer", None) or tokenizer
-        model: Any = getattr(backend, "model", None)
-        self.available = type(model).__name__ == "BPE"
-        self._model = model
-        self._names = {number: name for name, number in tokenizer.get_vocab().items()}
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.available = vocabulary.bpe is not None
+        self._model = vocabulary.bpe
         outside = vocabulary.special | set(vocabulary.added.values())
         self._begins = bytearray(len(vocabulary))
         self._ends = bytearray(len(vocabulary))
@@ -53,7 +47,7 @@ class WordJoins:
         return known
 
     def _encodes_to_itself(self, previous: int, token: int) -> bool:
-        written = self._model.tokenize(self._names[previous] + self._names[token])
+        written = self._model.tokenize(self._model.id_to_token(previous) + self._model.id_to_token(token))
         return [part.id for part in written] == [previous, token]
 
 

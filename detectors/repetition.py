@@ -10,7 +10,6 @@ _SEED_SHIFT = 4
 """A token's number is shifted out of the 64-bit rolling hash after 16 tokens: that is the seed's length."""
 _SPREAD = 0x9E3779B97F4A7C15
 _MASK64 = (1 << 64) - 1
-_SLOT_BITS = 12
 _LEAST_AGREEMENT = 8
 """Tokens that must agree before a period is taken up; the index may answer wrongly, the comparison never."""
 
@@ -38,7 +37,7 @@ class CycleLimits:
 
 
 class CycleDetector:
-    """Exact cycles at the tail of one stream, periods 1 … `longest_period`, in about 25 KB.
+    """Exact cycles at the tail of one stream, periods 1 … `longest_period`, in about 25 KB at the default limits.
 
     While the stream is in no cycle, its last 16 tokens are looked up among earlier ones by a rolling
     hash; the distance to where they stood last is the one period that can have begun, and how far back
@@ -46,7 +45,18 @@ class CycleDetector:
     does not grow with the period. Cycles are found from 16 tokens after the second copy began.
     """
 
-    __slots__ = ("_hash", "_limits", "_mask", "_period", "_position", "_ring", "_since", "_slots", "_words")
+    __slots__ = (
+        "_hash",
+        "_limits",
+        "_mask",
+        "_period",
+        "_position",
+        "_ring",
+        "_since",
+        "_slot_shift",
+        "_slots",
+        "_words",
+    )
 
     def __init__(self, limits: CycleLimits | None = None, words: Sequence[bool] | None = None) -> None:
         """`words[token]` tells whether a token is a word, as `Vocabulary.words`; without it none is."""
@@ -55,8 +65,10 @@ class CycleDetector:
             raise ValueError("a cycle needs longest_period >= 1 and minimum_copies >= 2")
         size = 1 << (2 * self._limits.longest_period + 16).bit_length()
         self._mask = size - 1
-        self._ring = array("q", bytes(8 * size))
-        self._slots = array("q", [-1]) * (1 << _SLOT_BITS)
+        self._ring = array("i", bytes(4 * size))
+        slots = 8 * self._limits.longest_period
+        self._slot_shift = 64 - slots.bit_length()
+        self._slots = array("i", [-1]) * (1 << slots.bit_length())
         self._words = words
         self._position = -1
         self._hash = 0
@@ -69,7 +81,7 @@ class CycleDetector:
         ring, mask = self._ring, self._mask
         ring[position & mask] = token
         self._hash = seed = ((self._hash << _SEED_SHIFT) + token * _SPREAD) & _MASK64
-        slot = seed >> (64 - _SLOT_BITS)
+        slot = seed >> self._slot_shift
         last = self._slots[slot]
         self._slots[slot] = position
         period = self._period

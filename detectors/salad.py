@@ -11,7 +11,6 @@ at temperatures 0, 0.7 and 1 against attention that reads one foreign slot a lay
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from checkengine.detectors.joins import WordJoins
 from checkengine.detectors.language.scripts import Script
@@ -54,8 +53,8 @@ class SaladReading:
 class SaladTables:
     """What is made once a tokenizer and shared by all sequences."""
 
-    def __init__(self, vocabulary: Vocabulary, tokenizer: Any) -> None:
-        self.joins = WordJoins(vocabulary, tokenizer)
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.joins = WordJoins(vocabulary)
         self.utf8 = Utf8Table(vocabulary.pieces)
         self.script = bytes(vocabulary.script)
         self.flags = bytearray(len(vocabulary))

@@ -28,6 +28,8 @@ class Vocabulary:
     special: frozenset[int]
     added: dict[str, int]
     """Added tokens (special ones too) by their text."""
+    bpe: Any = None
+    """The tokenizer's byte-pair model (`tokenizers.models.BPE`), where it is one."""
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, size: int | None = None) -> Vocabulary:
@@ -48,7 +50,7 @@ class Vocabulary:
         words[[token for token in special if token < length]] = False
         for table in (script, possible, words):
             table.flags.writeable = False
-        return cls(tuple(pieces), possible, script, words, special, added)
+        return cls(tuple(pieces), possible, script, words, special, added, _byte_pairs(tokenizer))
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -81,16 +83,25 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 def _added(tokenizer: Any) -> dict[str, int]:
-    backend = getattr(tokenizer, "backend_tokenizer", None) or getattr(tokenizer, "_tokenizer", None) or tokenizer
+    backend = _backend(tokenizer)
     decoder = getattr(backend, "get_added_tokens_decoder", None) or getattr(tokenizer, "get_added_tokens_decoder", None)
     if decoder is not None:
         return {str(token.content): int(number) for number, token in decoder().items()}
     return {str(name): int(number) for name, number in tokenizer.get_added_vocab().items()}
 
 
+def _byte_pairs(tokenizer: Any) -> Any:
+    model = getattr(_backend(tokenizer), "model", None)
+    return model if type(model).__name__ == "BPE" else None
+
+
+def _backend(tokenizer: Any) -> Any:
+    return getattr(tokenizer, "backend_tokenizer", None) or getattr(tokenizer, "_tokenizer", None) or tokenizer
+
+
 def _special_ids(tokenizer: Any) -> Iterable[int]:
     yield from getattr(tokenizer, "all_special_ids", ())
-    backend = getattr(tokenizer, "backend_tokenizer", None) or getattr(tokenizer, "_tokenizer", None) or tokenizer
+    backend = _backend(tokenizer)
     decoder = getattr(backend, "get_added_tokens_decoder", None)
     if decoder is not None:
         yield from (int(number) for number, token in decoder().items() if token.special)

@@ -141,6 +141,7 @@ _BLOCKS: tuple[tuple[int, int, Script], ...] = (
     (0xAB00, 0xAB2F, _S.ETHIOPIC),
     (0xAB30, 0xAB5A, _S.LATIN),
     (0xAB5C, 0xAB69, _S.LATIN),
+    (0xAB65, 0xAB65, _S.GREEK),
     (0xAB70, 0xABBF, _S.CHEROKEE),
     (0xABC0, 0xABFF, _S.OTHER),
     (0xAC00, 0xD7FF, _S.HANGUL),

@@ -90,42 +90,52 @@ def write(words: Words, record: StepRecord, tables: BlockTables | None, counts: 
     np.concatenate(parts, out=words[HEADER_WORDS + 3 * sampling :], casting="same_kind")
 
 
-def write_outcome(words: Words, fingerprints: NDArray[np.uint64] | None, sampled: Ints) -> int:
-    """Returns the marks of what was written; ValueError where a length is not that of the sampling rows."""
+def write_outcome(
+    words: Words, doubles: NDArray[np.uint64], fingerprints: NDArray[np.uint64] | None, sampled: Ints
+) -> int:
+    """Returns the marks of what was written; ValueError where a length is not that of the sampling rows. `doubles`:
+    the same memory as `words`, two words each."""
     sampling = int(words[SAMPLING_WORD])
-    if len(sampled) != sampling or (fingerprints is not None and len(fingerprints) not in (0, sampling)):
+    printed = 0 if fingerprints is None else len(fingerprints)
+    if len(sampled) != sampling or printed not in (0, sampling):
         raise ValueError(f"the outcome of {sampling} sampling rows came with {len(sampled)} tokens")
     begin = HEADER_WORDS + 2 * sampling
-    if fingerprints is None or not len(fingerprints):
-        words[begin : begin + sampling] = sampled
+    words[begin : begin + sampling] = sampled
+    if not printed:
         return SAMPLED
-    np.concatenate((fingerprints.view(np.int32), sampled), out=words[HEADER_WORDS : begin + sampling])
+    doubles[HEADER_WORDS // 2 : begin // 2] = fingerprints
     return SAMPLED | FINGERPRINTS
 
 
 class Frame:
-    """Reads one frame's words."""
+    """Reads one frame's words. Arrays that it gives are views of them."""
 
     def __init__(self, words: Words, marks: int) -> None:
         self._words = words
         self._marks = marks
         self.step, self.time_ns, *counts, self.kernel = HEADER.unpack_from(words.data, 0)
         self.layout = Layout(*counts)
-        self._next = HEADER_WORDS + 3 * self.layout.sampling
+        self._rows = HEADER_WORDS + 3 * self.layout.sampling
+        self._changes = self._rows + 4 * self.layout.rows + self.layout.tokens
+        self._begun = self._changes + 3 * self.layout.changes
+        self._ended = self._begun + self.layout.begun
+        self._tables = self._ended + self.layout.ended
 
-    def _take(self, words: int) -> Ints:
-        begin, self._next = self._next, self._next + words
-        return self._words[begin : self._next]
+    def ended(self) -> tuple[int, ...]:
+        return tuple(self._words[self._ended : self._tables].tolist())
 
-    def record(self, starts: Mapping[int, SequenceStart], kernels: Sequence[str]) -> tuple[StepRecord, BlockTables]:
-        """Arrays are views of the frame. The tables are empty where the frame is no checkpoint."""
-        layout = self.layout
-        rows = [self._take(layout.rows) for _ in range(4)]
-        tokens = self._take(layout.tokens)
-        changes = self._take(3 * layout.changes).reshape(-1, 3)
-        begun, ended = self._take(layout.begun).tolist(), self._take(layout.ended).tolist()
-        table_handles, table_counts = (self._take(max(0, layout.table_rows)) for _ in range(2))
-        tables = BlockTables(table_handles, table_counts, self._take(layout.table_blocks))
+    def block_changes(self) -> Ints:
+        return self._words[self._changes : self._begun].reshape(-1, 3)
+
+    def tables(self) -> BlockTables:
+        """Empty where the frame is no checkpoint."""
+        count = max(0, self.layout.table_rows)
+        counts, blocks = self._tables + count, self._tables + 2 * count
+        end = blocks + self.layout.table_blocks
+        return BlockTables(self._words[self._tables : counts], self._words[counts:blocks], self._words[blocks:end])
+
+    def record(self, starts: Mapping[int, SequenceStart], kernels: Sequence[str]) -> StepRecord:
+        rows = self._words[self._rows : self._rows + 4 * self.layout.rows].reshape(4, -1)
         record = StepRecord(
             step=self.step,
             time_ns=self.time_ns,
@@ -133,14 +143,14 @@ class Frame:
             query_lengths=rows[1],
             starts=rows[2],
             samples=rows[3].astype(np.bool_),
-            token_ids=tokens,
-            block_changes=changes,
-            begun=tuple(starts[handle] for handle in begun),
-            ended=tuple(ended),
+            token_ids=self._words[self._rows + 4 * self.layout.rows : self._changes],
+            block_changes=self.block_changes(),
+            begun=tuple(starts[handle] for handle in self._words[self._begun : self._ended].tolist()),
+            ended=self.ended(),
             kernel=kernels[self.kernel],
         )
         self._read_outcome(record)
-        return record, tables
+        return record
 
     def _read_outcome(self, record: StepRecord) -> None:
         begin = HEADER_WORDS + 2 * self.layout.sampling

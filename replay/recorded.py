@@ -50,7 +50,7 @@ class RecordedWindow:
         tables = unpack_tables(self.base)
         for index, record in enumerate(self.records):
             if index:
-                apply_changes(tables, record)
+                apply_changes(tables, record.ended, record.block_changes)
             yield record, dict(tables)
 
     def tables_at(self, step: int) -> dict[int, Ints]:
@@ -96,12 +96,12 @@ def unpack_tables(packed: BlockTables) -> dict[int, Ints]:
     }
 
 
-def apply_changes(tables: dict[int, Ints], record: StepRecord) -> None:
-    """Bring the tables as of the record before to this record. Tables that change are replaced, not written to."""
-    for handle in record.ended:
+def apply_changes(tables: dict[int, Ints], ended: tuple[int, ...], block_changes: Ints) -> None:
+    """Bring the tables from one record to the next. Tables that change are replaced, not written to."""
+    for handle in ended:
         tables.pop(handle, None)
     changed: dict[int, list[int]] = {}
-    for handle, index, block in record.block_changes.tolist():
+    for handle, index, block in block_changes.tolist():
         if handle not in changed:
             changed[handle] = tables[handle].tolist() if handle in tables else []
         set_block(changed[handle], index, block)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from checkengine.guards.step import SequenceStart
 from checkengine.replay import frame
 from checkengine.replay.record import BlockTables, Ints, StepRecord
-from checkengine.replay.recorded import RecordedWindow
+from checkengine.replay.recorded import RecordedWindow, apply_changes, pack_tables, unpack_tables
 from checkengine.replay.ring import FrameRing
 
 
@@ -63,8 +63,9 @@ class Recorder:
             if number is None:
                 return
             try:
-                words = self._ring.frame(number)
-                self._ring.marks[number % self._ring.steps] |= frame.write_outcome(words, fingerprints, sampled)
+                words, doubles = self._ring.frame(number), self._ring.doubles(number)
+                marks = frame.write_outcome(words, doubles, fingerprints, sampled)
+                self._ring.marks[number % self._ring.steps] |= marks
             except Exception:
                 self.dropped += 1
 
@@ -85,8 +86,8 @@ class Recorder:
         with self._lock:
             indices = snapshot.surviving(indices, self._ring.tail)
             dropped = self.dropped
-        read = (frame.Frame(frames[index], int(snapshot.marks[index])).record(starts, kernels) for index in indices)
-        return assembled(read, starts, dropped, first_step)
+        read = [frame.Frame(frames[index], int(snapshot.marks[index])) for index in indices]
+        return assembled(read, starts, kernels, dropped, first_step)
 
     def _note_sequences(self, record: StepRecord) -> None:
         for start in record.begun:
@@ -164,19 +165,22 @@ class Starts(Mapping[int, SequenceStart]):
 
 
 def assembled(
-    read: Iterable[tuple[StepRecord, BlockTables]],
+    frames: Sequence[frame.Frame],
     starts: Mapping[int, SequenceStart],
+    kernels: Sequence[str],
     dropped: int,
     first_step: int | None,
 ) -> RecordedWindow:
-    """Records from a checkpoint on; only the sequences that they name are kept."""
+    """Records from a checkpoint on, without those before `first_step`; only the sequences that they name are kept."""
     window = RecordedWindow(dropped=dropped)
-    for record, tables in read:
-        if not window.records:
-            window.base = tables
-        window.records.append(record)
-    if first_step is not None:
-        window = window.since(first_step)
-    named = {handle for record in window.records for handle in record.handles.tolist()}
-    window.starts = {handle: starts[handle] for handle in named | set(window.base.handles.tolist()) if handle in starts}
+    tables = unpack_tables(frames[0].tables()) if frames else {}
+    begin = 0
+    while begin < len(frames) and first_step is not None and frames[begin].step < first_step:
+        begin += 1
+        if begin < len(frames):
+            apply_changes(tables, frames[begin].ended(), frames[begin].block_changes())
+    window.records = [one.record(starts, kernels) for one in frames[begin:]]
+    window.base = pack_tables(tables if window.records else {})
+    named = {handle for record in window.records for handle in record.handles.tolist()} | tables.keys()
+    window.starts = {handle: starts[handle] for handle in named if handle in starts} if window.records else {}
     return window

@@ -21,8 +21,10 @@ class FrameRing:
         if steps < 1 or words < 1:
             raise ValueError(f"a ring needs at least one step and one word, not {steps} and {words}")
         self.steps = steps
-        self.buffer: Words = np.full(words, 0, np.int32)  # touched now, so that no step pays for a page fault
-        self.capacity = words
+        self.capacity = words + words % 2
+        # Touched now, so that no step pays for a page fault.
+        self.buffer: Words = np.full(self.capacity, 0, np.int32)
+        self._doubles: NDArray[np.uint64] = self.buffer.view(np.uint64)
         self.tail = 0
         """Number of the oldest frame."""
         self.head = 0
@@ -89,6 +91,10 @@ class FrameRing:
     def frame(self, number: int) -> Words:
         slot = number % self.steps
         return self.buffer[self.offsets[slot] : self.offsets[slot] + self.lengths[slot]]
+
+    def doubles(self, number: int) -> NDArray[np.uint64]:
+        """The frame and what follows, two words each."""
+        return self._doubles[self.offsets[number % self.steps] // 2 :]
 
     def snapshot(self, gap: int) -> Snapshot:
         """Where the frames lie now, without their content; frames before number `gap` are left out."""

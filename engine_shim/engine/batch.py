@@ -56,16 +56,12 @@ class PackedBatch:
         """Shape (sampling rows,): packed index of each sampling row's last token."""
         return (self.first_tokens[1:][self.samples] - 1).astype(np.int64)
 
-    def slots_in(self, tables: Ints) -> Ints:
-        """Shape (tokens,): the slot of each packed token under the block numbers of `tables`."""
-        rows = np.repeat(np.arange(len(self.handles)), self.query_lengths)
-        blocks = tables[rows, self.positions // self.block_size]
-        return (blocks * self.block_size + self.positions % self.block_size).astype(np.int32)
-
     @cached_property
     def slots(self) -> Ints:
         """Shape (tokens,): slots that this step writes, under the engine's block numbers."""
-        return self.slots_in(self.tables)
+        rows = np.repeat(np.arange(len(self.handles)), self.query_lengths)
+        blocks = self.tables[rows, self.positions // self.block_size]
+        return (blocks * self.block_size + self.positions % self.block_size).astype(np.int32)
 
     def record(self) -> StepRecord:
         return StepRecord(

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from checkengine.engine_shim.adapter import Capabilities
-from checkengine.engine_shim.engine import sampler
+from checkengine.engine_shim.engine import kernel_paged, sampler
 from checkengine.engine_shim.engine.block_pool import BlockPool
 from checkengine.engine_shim.engine.environment import environment_of
 from checkengine.engine_shim.engine.kv_memory import KVMemory
@@ -98,6 +98,7 @@ class Engine:
         self._actions: dict[str, Action] = {}
         self._next_handle = 0
         self._environment: dict[str, Any] | None = None
+        kernel_paged.warm_up()
         sampler.warm_up()
 
     # Requests

@@ -28,18 +28,18 @@ class Rows:
     decode: Ints
     """Rows with one query."""
     prefill: Ints
+    addresses: tuple[int, int, int, int]
+    """Of tables, lengths, first_tokens and decode."""
 
     @classmethod
     def of(cls, tables: Ints, lengths: Ints, query_lengths: Ints, first_tokens: Ints) -> Rows:
         single = query_lengths == 1
-        return cls(
-            np.ascontiguousarray(tables, np.int32),
-            np.ascontiguousarray(lengths, np.int32),
-            query_lengths,
-            first_tokens,
-            np.flatnonzero(single).astype(np.int32),
-            np.flatnonzero(~single).astype(np.int32),
-        )
+        tables = np.ascontiguousarray(tables, np.int32)
+        lengths = np.ascontiguousarray(lengths, np.int32)
+        decode = np.flatnonzero(single).astype(np.int32)
+        prefill = np.flatnonzero(~single).astype(np.int32)
+        addresses = (tables.ctypes.data, lengths.ctypes.data, first_tokens.ctypes.data, decode.ctypes.data)
+        return cls(tables, lengths, query_lengths, first_tokens, decode, prefill, addresses)
 
 
 @dataclass(slots=True)

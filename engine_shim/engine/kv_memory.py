@@ -69,6 +69,18 @@ class LayerMemory:
     row: int
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Memory rows and offsets of some slots, int64, shape (slots,)."""
+
+    rows: torch.Tensor
+    offsets: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> Places:
+        return cls(torch.from_numpy(rows), torch.from_numpy(offsets))
+
+
 class KVMemory:
     """KV tensors `<group>.key` and `<group>.value` of shape (blocks, layers of the group, block_size, heads, dim)."""
 
@@ -111,28 +123,31 @@ class KVMemory:
         """Memory rows of recorded block numbers; -1 stays -1."""
         return tables
 
-    def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """The cache writer: keys (tokens, heads, key_dim) and values into slots (tokens,) of memory rows, int64."""
+    def places(self, slots: Ints) -> Places:
+        """Where slots, under recorded block numbers, lie in memory."""
+        rows = self.locate(slots // self.block_size)
+        return Places.of(rows.astype(np.int64), (slots % self.block_size).astype(np.int64))
+
+    def write(self, layer: int, places: Places, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """The cache writer: keys (tokens, heads, key_dim) and values (tokens, heads, value_dim)."""
         memory = self.layers[layer]
-        blocks, offsets = slots // self.block_size, slots % self.block_size
-        memory.keys[blocks, memory.row, offsets] = keys
-        memory.values[blocks, memory.row, offsets] = values
+        memory.keys[places.rows, memory.row, places.offsets] = keys
+        memory.values[places.rows, memory.row, places.offsets] = values
 
     def write_slots(self, slots: Ints, pattern: float, layers: Sequence[int] | None = None) -> None:
         """Fill whole slots (keys and values) with a number, in these layers or in all."""
-        where = self._rows_of_slots(slots)
+        places = self.places(slots)
         for layer in self.layers if layers is None else layers:
             memory = self.layers[layer]
             count = (len(slots),)
             keys = torch.full(count + memory.keys.shape[3:], pattern, dtype=memory.keys.dtype)
             values = torch.full(count + memory.values.shape[3:], pattern, dtype=memory.values.dtype)
-            self.write(layer, where, keys, values)
+            self.write(layer, places, keys, values)
 
     def gather(self, slots: Ints) -> dict[str, torch.Tensor]:
         """Copies of whole slots: shape (slots, layers, heads, dim) under each tensor's name."""
-        where = self._rows_of_slots(slots)
-        blocks, offsets = where // self.block_size, where % self.block_size
-        return {name: tensor[blocks, :, offsets] for name, tensor in self.tensors.items()}
+        places = self.places(slots)
+        return {name: tensor[places.rows, :, places.offsets] for name, tensor in self.tensors.items()}
 
     def image(self, blocks: Ints) -> MemoryImage:
         """Copy of whole blocks."""
@@ -140,10 +155,6 @@ class KVMemory:
         tensors = {name: tensor[rows] for name, tensor in self.tensors.items()}
         layers = {group.name: group.layers for group in self.layout.groups}
         return MemoryImage(self.block_size, blocks.astype(np.int32), tensors, layers)
-
-    def _rows_of_slots(self, slots: Ints) -> torch.Tensor:
-        rows = self.locate(slots // self.block_size).astype(np.int64)
-        return torch.from_numpy(rows * self.block_size + slots % self.block_size)
 
 
 class CompactMemory(KVMemory):

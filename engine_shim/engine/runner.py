@@ -79,14 +79,14 @@ class _StepAttention:
         self.faults = faults
         self.observer = observer
         located = memory.locate(batch.tables)
-        self.slots = torch.from_numpy(batch.slots_in(located).astype(np.int64))
+        self.places = memory.places(batch.slots)
         self.rows = Rows.of(located, batch.lengths, batch.query_lengths, batch.first_tokens)
 
     def attend(
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
     ) -> torch.Tensor:
         layer: int = module.layer_idx
-        self.memory.write(layer, self.slots, key, value)
+        self.memory.write(layer, self.places, key, value)
         output = self.kernel(self._call(layer, query, options), self._rows(layer))
         for fault in self.faults:
             fault.attention_output(layer, output, self.batch.lengths, self.batch.query_lengths)

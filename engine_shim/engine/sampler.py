@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
+from checkengine.engine_shim.engine.compiling import compiled
 from checkengine.engine_shim.engine.request import SamplingParameters
 
 Floats = NDArray[np.float32]
@@ -114,7 +114,7 @@ def _nucleus_floor(scores: Floats, top_p: float) -> np.floating[Any]:
     return scores[order[min(last, len(order) - 1)]]  # type: ignore[no-any-return]
 
 
-@njit(nogil=True, inline="always")
+@compiled
 def _mix(value: Any) -> Any:
     """The finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -122,7 +122,7 @@ def _mix(value: Any) -> Any:
     return value ^ (value >> np.uint64(31))
 
 
-@njit(nogil=True)
+@compiled
 def _gumbel_argmax(scores: Any, seed: Any, position: Any) -> int:
     golden = np.uint64(0x9E3779B97F4A7C15)
     stream = _mix(_mix(seed + golden) ^ (position * golden + golden))

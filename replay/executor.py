@@ -68,6 +68,9 @@ class Executor(Protocol):
     def load(self, environment: Mapping[str, Any]) -> None:
         """Load model, kernels and faults as the bundle's environment says; raise ReplayError where it cannot."""
 
+    def changed(self, environment: Mapping[str, Any]) -> list[str]:
+        """What decides numbers and is not as recorded, in words: hardware, libraries, the engine's code."""
+
     def memory(self, image: MemoryImage) -> Any:
         """Fresh memory that holds the image; block numbers outside it are refused at run time."""
 

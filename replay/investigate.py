@@ -113,11 +113,13 @@ def investigate(
     found = Investigation(bundle, capture.findings, capture.environment)
     found.finding = capture.findings[0] if capture.findings else None
     replayer = Replayer(executor, capture, guards)
+    changed = executor.changed(capture.environment)
+    found.notes += [f"not as recorded: {difference}" for difference in changed]
     found.forced = replayer.replay(kernel, hashes=kernel is None, progress=progress)
     refire(found, replayer, kernel, progress)
     if kernel is None:
         try_reference(found, replayer, progress)
-        judge = judge or Judge(executor, guards)
+        judge = judge or Judge(executor, guards, changed=changed)
         window = suspect_window(capture, found.finding, replayer.window)
         found.verdict = judge.judge(window, found.finding, found.forced, found.reference, found.reference_fires)
     found.seconds = time.monotonic() - began

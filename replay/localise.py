@@ -18,8 +18,15 @@ MOST_SLOTS = 64
 """More guilty slots than this are not listed one by one."""
 
 
+LOOK_AHEAD = 16
+CHEAPER = 3
+"""A step of a third of the tokens is worth looking for, this many steps ahead."""
+
+
 @dataclass(slots=True)
 class Localised:
+    step: WindowStep
+    """Whose reads are told."""
     layers: tuple[int, ...]
     slots: tuple[SlotPlace, ...]
     complete: bool
@@ -27,14 +34,32 @@ class Localised:
 
 
 def localise(bench: Bench, found: Difference) -> Localised:
-    """Layers by filling one at a time, slots by halving. Leaves `found.memory` filled with the first pattern."""
-    search = _Search(bench, found)
+    """Layers by filling one at a time, slots by halving, on the first step that shows the fault or a cheaper one soon
+    after. Leaves the memory of `found` filled with the first pattern."""
+    search = cheaper_search(bench, found) or _Search(bench, found)
     slots, complete = find_all(search.unowned, search.changes, MOST_SLOTS)
     layers = [layer for layer in search.layers() if search.changes(search.unowned, (layer,))]
     if not layers and found.first_layer is not None:
         layers, complete = [found.first_layer], False
-    places = tuple(place_of(bench.window, found.step, found.row, int(slot)) for slot in slots)
-    return Localised(tuple(layers), places, complete and len(slots) > 0)
+    places = tuple(place_of(bench.window, search.found.step, search.found.row, int(slot)) for slot in slots)
+    return Localised(search.found.step, tuple(layers), places, complete and len(slots) > 0)
+
+
+def cheaper_search(bench: Bench, found: Difference) -> _Search | None:
+    """A later step of far fewer tokens in which the same sequence reads what it should not: a search runs its step
+    some fifty times, and a step with a prefill chunk beside it costs many decode steps."""
+    steps = bench.window.steps
+    index = steps.index(found.step)
+    handle = found.step.replay.record.handles[found.row]
+    for step in steps[index + 1 : index + 1 + LOOK_AHEAD]:
+        found.filled.run(step)
+        record = step.replay.record
+        rows = np.flatnonzero(record.handles == handle)
+        if len(rows) and CHEAPER * len(record.token_ids) <= len(found.step.replay.record.token_ids):
+            later = Difference(step, int(rows[0]), None, found.filled.memory, found.filled, found.fills)
+            search = _Search(bench, later)
+            return search if search.changes(search.unowned) else None
+    return None
 
 
 class _Search:

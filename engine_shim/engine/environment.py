@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from checkengine.engine_shim.engine.code_digest import code_digest
+
 
 def environment_of(model: Any) -> dict[str, Any]:
     """As JSON: model by name and digests, libraries, threads and instruction set. No path and no host name."""
@@ -20,13 +22,21 @@ def environment_of(model: Any) -> dict[str, Any]:
         "config_digest": config_digest(model),
         "weights_digest": weights_digest(model),
         "dtype": str(model.dtype).removeprefix("torch."),
-        "libraries": {name: version(name) for name in ("torch", "transformers", "numba", "numpy")},
         "threads": torch.get_num_threads(),
+        **ground(),
+    }
+
+
+def ground() -> dict[str, Any]:
+    """What decides numbers beside the model, threads and faults: libraries, machine and the engine's own code."""
+    return {
+        "libraries": {name: version(name) for name in ("torch", "transformers", "numba", "numpy")},
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
         "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
         "blas": _blas(),
         "device": "cpu",
+        "code_digest": code_digest(),
     }
 
 

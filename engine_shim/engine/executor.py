@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from checkengine.detectors.logits import row_stats
 from checkengine.engine_shim.engine.batch import PackedBatch
-from checkengine.engine_shim.engine.environment import model_name, weights_digest
+from checkengine.engine_shim.engine.environment import ground, model_name, weights_digest
 from checkengine.engine_shim.engine.kv_memory import CompactMemory
 from checkengine.engine_shim.engine.load import load_model
 from checkengine.engine_shim.engine.op_hashes import OpHashes
@@ -72,6 +72,14 @@ class EmbeddedExecutor:
         model = cached_model(str(environment.get("model", "")), str(environment.get("dtype", "float32")))
         refuse_other_weights(model, environment)
         self._take(model, environment)
+
+    def changed(self, environment: Mapping[str, Any]) -> list[str]:
+        here = ground()
+        return [
+            f"{key} was {environment.get(key, 'not recorded')}, is {value}"
+            for key, value in here.items()
+            if environment.get(key) != value
+        ]
 
     def _take(self, model: Any, environment: Mapping[str, Any]) -> None:
         self._model, self._wide = model, None

@@ -33,6 +33,8 @@ class Difference:
     """Of the record's rows."""
     first_layer: int | None
     memory: Any
+    filled: Playback
+    """The replay under the first fill, after that step."""
     fills: tuple[float, float]
     """Two fills that tell it: localisation swaps the second in for the first."""
 
@@ -96,7 +98,7 @@ def difference(
     step: WindowStep, expected: Bits, found: Bits, filled: Playback, fills: tuple[float, float]
 ) -> Difference:
     row, layer = where_different(step, expected, found)
-    return Difference(step, row, layer, filled.executor.copy(filled.memory), fills)
+    return Difference(step, row, layer, filled.executor.copy(filled.memory), filled, fills)
 
 
 def where_different(step: WindowStep, expected: Bits, found: Bits) -> tuple[int, int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from checkengine.guards.finding import Finding
@@ -23,13 +24,14 @@ from checkengine.replay.window import Window, WindowStep
 class Judge:
     """Judges one window. `guards` makes fresh guards; without it the reference test looks at tokens only.
 
-    `same_machine`: the replay runs on hardware and software equal to the record's, as far as either is known.
+    `changed`: what decides numbers and is not as recorded (Executor.changed); without that a record whose bits do not
+    come again proves nothing.
     """
 
     executor: Executor
     guards: GuardsFactory | None = None
     repeats: int = 2
-    same_machine: bool = True
+    changed: Sequence[str] = ()
 
     def judge(
         self,
@@ -74,7 +76,7 @@ class Judge:
         reference = self._reference(case, repeats)
         case.tests.append(reference.result())
         if case.replay is not None and case.replay.first_difference is not None:
-            return case.not_as_recorded(case.replay, self.same_machine)
+            return case.not_as_recorded(case.replay, self.changed)
         return case.verdict(VerdictKind.INCONCLUSIVE, habit(reference))
 
     def _reference(self, case: _Case, repeats: Repeats) -> ReferenceOutcome:
@@ -162,23 +164,30 @@ class _Case:
             row=passed.row,
         )
 
-    def not_as_recorded(self, replay: Replay, same_machine: bool) -> Verdict:
+    def not_as_recorded(self, replay: Replay, changed: Sequence[str]) -> Verdict:
         difference = replay.first_difference
         where = f"step {difference.step}, sequence {difference.sequence}" if difference else "no step"
-        if not same_machine:
-            sentence = f"the record's bits do not come again ({where}) on this other machine, which repeats its own"
-            return self.verdict(VerdictKind.INCONCLUSIVE, sentence)
-        if replay.exact_from != "undo":
-            sentence = f"the record's bits do not come again ({where}), but its memory is not known byte for byte"
-            return self.verdict(VerdictKind.INCONCLUSIVE, sentence)
-        sentence = f"the record's bits do not come again ({where}) from the same bytes on an equal machine"
-        return self.verdict(VerdictKind.TRANSIENT, sentence)
+        sentence = f"the record's bits do not come again ({where}), while replays repeat: "
+        if changed:
+            sentence += f"{len(changed)} things that decide numbers are not as recorded, first: {changed[0]}"
+        elif replay.exact_from != "undo":
+            sentence += "the recorded memory is not known byte for byte"
+        else:
+            sentence += "same bytes, same code, equal machine"
+            return self.verdict(VerdictKind.TRANSIENT, sentence)
+        return self.verdict(VerdictKind.INCONCLUSIVE, sentence)
 
     def _localise(self, found: Difference) -> Localised:
         before = self.bench.replays
         where = localise(self.bench, found)
-        numbers = {"layers": len(where.layers), "slots": len(where.slots), "replays": self.bench.replays - before}
-        detail = f"{len(where.layers)} layers, {len(where.slots)} slots" + ("" if where.complete else ", not complete")
+        numbers = {
+            "step": where.step.number,
+            "layers": len(where.layers),
+            "slots": len(where.slots),
+            "replays": self.bench.replays - before,
+        }
+        detail = f"step {where.step.number}: {count(where.layers, 'layer')}, {count(where.slots, 'slot')}"
+        detail += "" if where.complete else ", not complete"
         self.tests.append(TestResult("localise", None, detail, numbers))
         return where
 
@@ -220,6 +229,10 @@ def named(where: Localised) -> str:
     if layers == tuple(range(layers[0], layers[-1] + 1)):
         return f"layers {layers[0]} to {layers[-1]}"
     return f"layers {', '.join(map(str, layers))}"
+
+
+def count(things: Sequence[object], noun: str) -> str:
+    return f"{len(things)} {noun}" + ("" if len(things) == 1 else "s")
 
 
 def places(where: Localised) -> str:

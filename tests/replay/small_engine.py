@@ -158,9 +158,13 @@ class SmallExecutor:
 
     def __init__(self, model: SmallModel, fault: SmallFault) -> None:
         self.model, self.fault = model, fault
+        self.differences: list[str] = []
 
     def load(self, environment: Mapping[str, Any]) -> None:
         """The model is given."""
+
+    def changed(self, environment: Mapping[str, Any]) -> list[str]:
+        return self.differences
 
     def memory(self, image: MemoryImage) -> SmallMemory:
         return SmallMemory(image)

@@ -158,7 +158,7 @@ def test_a_wrong_scale_that_reads_only_its_own_memory_is_never_convicted_by_a_to
     assert "only a tolerance" in verdict.sentence
 
 
-def test_a_record_whose_bits_do_not_come_again_is_transient_on_an_equal_machine_only():
+def test_a_record_whose_bits_do_not_come_again_is_transient_on_equal_ground_only():
     def flipped() -> SmallEngine:
         engine = engine_with(seed=8)
         record = next(r for r in engine.records[10:] if 1 in r.sampling_handles)
@@ -166,7 +166,7 @@ def test_a_record_whose_bits_do_not_come_again_is_transient_on_an_equal_machine_
         return engine
 
     assert judged(flipped(), 1).kind is VerdictKind.TRANSIENT
-    assert judged(flipped(), 1, same_machine=False).kind is VerdictKind.INCONCLUSIVE
+    assert judged(flipped(), 1, changed=["torch was 2.12, is 2.13"]).kind is VerdictKind.INCONCLUSIVE
     assert judged(flipped(), 1, last=25, undo_from=99).kind is VerdictKind.INCONCLUSIVE
 
 
@@ -184,3 +184,18 @@ def test_a_right_kernel_is_never_convicted(seed: int):
         if verdict.kind is not VerdictKind.INCONCLUSIVE:
             convicted.append(verdict)
     assert not convicted
+
+
+def test_localising_prefers_a_later_decode_step_to_one_with_prefill_beside_it():
+    engine = SmallEngine(SmallFault("over_read", remainder=3), seed=1)
+    sequences = [engine.live[engine.submit([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 30)] for _ in range(2)]
+    engine.step(sequences[:1])
+    for _ in range(2):
+        engine.step(sequences[:1])
+    while len(engine.records) < 12:
+        engine.step(sequences)
+    verdict = judged(engine, 0, first=0)
+    localised = next(test for test in verdict.tests if test.name == "localise")
+    assert verdict.kind is VerdictKind.CODE_DEFECT
+    assert "one past the end of sequence s0" in verdict.sentence
+    assert localised.numbers["step"] >= verdict.step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,7 +50,7 @@ class RecordedWindow:
         tables = unpack_tables(self.base)
         for index, record in enumerate(self.records):
             if index:
-                apply_changes(tables, record.ended, record.block_changes)
+                apply_changes(tables, [(record.ended, record.block_changes)])
             yield record, dict(tables)
 
     def tables_at(self, step: int) -> dict[int, Ints]:
@@ -96,15 +96,18 @@ def unpack_tables(packed: BlockTables) -> dict[int, Ints]:
     }
 
 
-def apply_changes(tables: dict[int, Ints], ended: tuple[int, ...], block_changes: Ints) -> None:
-    """Bring the tables from one record to the next. Tables that change are replaced, not written to."""
-    for handle in ended:
-        tables.pop(handle, None)
+def apply_changes(tables: dict[int, Ints], steps: Iterable[tuple[tuple[int, ...], Ints]]) -> None:
+    """Bring the tables over some records, each given as (ended, block_changes). Tables that change are replaced, not
+    written to."""
     changed: dict[int, list[int]] = {}
-    for handle, index, block in block_changes.tolist():
-        if handle not in changed:
-            changed[handle] = tables[handle].tolist() if handle in tables else []
-        set_block(changed[handle], index, block)
+    for ended, block_changes in steps:
+        for handle in ended:
+            tables.pop(handle, None)
+            changed.pop(handle, None)
+        for handle, index, block in block_changes.tolist():
+            if handle not in changed:
+                changed[handle] = tables[handle].tolist() if handle in tables else []
+            set_block(changed[handle], index, block)
     for handle, blocks in changed.items():
         tables[handle] = shown(np.array(blocks, np.int32))
 

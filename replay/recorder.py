@@ -173,12 +173,11 @@ def assembled(
 ) -> RecordedWindow:
     """Records from a checkpoint on, without those before `first_step`; only the sequences that they name are kept."""
     window = RecordedWindow(dropped=dropped)
-    tables = unpack_tables(frames[0].tables()) if frames else {}
     begin = 0
     while begin < len(frames) and first_step is not None and frames[begin].step < first_step:
         begin += 1
-        if begin < len(frames):
-            apply_changes(tables, frames[begin].ended(), frames[begin].block_changes())
+    tables = unpack_tables(frames[0].tables()) if frames else {}
+    apply_changes(tables, ((one.ended(), one.block_changes()) for one in frames[1 : begin + 1]))
     window.records = [one.record(starts, kernels) for one in frames[begin:]]
     window.base = pack_tables(tables if window.records else {})
     named = {handle for record in window.records for handle in record.handles.tolist()} | tables.keys()

@@ -22,19 +22,23 @@ def user(content: str) -> tuple[Message, ...]:
     return ({"role": "user", "content": content},)
 
 
-SEARCH = '<tool_call>{"name": "search", "arguments": {"query": "population of Lisbon"}}</tool_call>'
-NOTHING: Message = {"role": "tool", "content": '{"results": []}'}
+def search_call(query: str) -> str:
+    return '<tool_call>{"name": "search", "arguments": {"query": "%s"}}</tool_call>' % query
+
+
+SEARCH = search_call("population of Lisbon")
 
 AGENT: tuple[Message, ...] = (
     {
         "role": "system",
-        "content": "You can call one function: search(query). Answer with a call, for example:\n"
-        '<tool_call>{"name": "search", "arguments": {"query": "weather in Oslo"}}</tool_call>',
+        "content": "You can call one function: search(query). Answer with one call, for example:\n"
+        + search_call("weather in Oslo"),
     },
-    {"role": "user", "content": "population of Lisbon"},
-    *({"role": "assistant", "content": SEARCH}, NOTHING) * 3,
+    {"role": "user", "content": "Calls so far:\n" + "\n".join([SEARCH] * 5)},
+    {"role": "assistant", "content": SEARCH},
+    {"role": "user", "content": "Again."},
 )
-"""An agent whose search found nothing three times."""
+"""An agent whose search has found nothing so far."""
 
 ARTICLE = (
     "Lighthouses were built to warn ships of dangerous coasts and to guide them into harbours. The first ones were "

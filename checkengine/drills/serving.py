@@ -1,0 +1,123 @@
+"""Serve the demo's requests once, and keep what each of them got."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkengine.config import Settings
+from checkengine.drills.requests import Chat, to_request
+from checkengine.engine_shim.engine.request import IncidentNote
+from checkengine.engine_shim.faults import Fault
+from checkengine.guards.events import AuditJudged, Event, FindingRaised
+from checkengine.guards.finding import Finding
+
+Progress = Callable[[int, int], None]
+"""(requests finished, requests)."""
+
+
+@dataclass(slots=True)
+class Served:
+    """One request's outcome."""
+
+    tokens: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    """The step that produced each token."""
+    text: str = ""
+    finish: str | None = None
+    note: IncidentNote | None = None
+    ended_step: int = 0
+
+    def index_at(self, step: int) -> int:
+        """Output index of the token sampled in `step`, emitted or not."""
+        return sum(1 for produced in self.steps if produced < step)
+
+
+@dataclass(slots=True)
+class Run:
+    served: dict[str, Served]
+    seconds: float = 0.0
+    guard_cpu_seconds: float = 0.0
+    findings: list[FindingRaised] = field(default_factory=list)
+    audits: list[AuditJudged] = field(default_factory=list)
+    bundles: dict[str, str] = field(default_factory=dict)
+    """Path by incident."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(served.tokens) for served in self.served.values())
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+    def primary(self) -> list[Finding]:
+        return [event.finding for event in self.findings if event.primary]
+
+
+def serve(engine: Any, tokenizer: Any, chats: Sequence[Chat], progress: Progress | None = None) -> Run:
+    """All chats at once on an idle engine, until each has its answer. Seconds are of the engine's steps."""
+    run = Run({chat.name: Served() for chat in chats})
+    for chat in chats:
+        engine.submit(to_request(chat, tokenizer))
+    began = time.perf_counter()
+    while engine.has_work:
+        step = engine.steps
+        note_outputs(run, step, engine.step())
+        if progress:
+            progress(sum(1 for served in run.served.values() if served.finish), len(chats))
+    run.seconds = time.perf_counter() - began
+    return run
+
+
+def note_outputs(run: Run, step: int, outputs: Iterable[Any]) -> None:
+    for output in outputs:
+        served = run.served[output.name]
+        served.tokens += output.tokens
+        served.steps += [step] * len(output.tokens)
+        served.text += output.text
+        if output.finish:
+            served.finish, served.note, served.ended_step = output.finish, output.note, step
+
+
+class Bench:
+    """Model and tokenizer, loaded once; an engine of its own for every run, so that runs start alike."""
+
+    def __init__(self, model: Any, tokenizer: Any, settings: Settings) -> None:
+        self.model, self.tokenizer, self.settings = model, tokenizer, settings
+
+    def run(
+        self,
+        chats: Sequence[Chat],
+        *,
+        faults: Sequence[Fault] = (),
+        watched: bool,
+        warm: Sequence[Chat] = (),
+        progress: Progress | None = None,
+    ) -> Run:
+        """`warm` chats run first, unmeasured: their pages are what later ones find in recycled memory."""
+        from checkengine.assemble import embed
+
+        engine, shim = embed(self.model, self.tokenizer, self.settings, faults, watched=watched)
+        if warm:
+            serve(engine, self.tokenizer, warm)
+        heard: list[Event] = []
+        if shim is not None:
+            shim.assembly.bus.subscribe_sync(heard.append, name="drill")
+        run = serve(engine, self.tokenizer, chats, progress)
+        if shim is not None:
+            run.guard_cpu_seconds = shim.cpu_seconds
+            shim.close()
+            collect(run, heard, shim)
+        return run
+
+
+def collect(run: Run, heard: Sequence[Event], shim: Any) -> None:
+    run.findings = [event for event in heard if isinstance(event, FindingRaised)]
+    run.audits = [event for event in heard if isinstance(event, AuditJudged)]
+    directory = shim.assembly.settings.capture.directory
+    for incident in shim.assembly.book.incidents(time.time()):
+        for bundle in incident.bundles[:1]:
+            run.bundles[incident.id] = str(directory / bundle)

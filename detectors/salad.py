@@ -24,12 +24,14 @@ _FORGET_AFTER = 24
 
 @dataclass(frozen=True, slots=True)
 class SaladLimits:
-    """Weights are natural logarithms of (rate in salad / rate in healthy text); `threshold` is their sum to report."""
+    """Weights are natural logarithms of (rate in salad / rate in healthy text); `threshold` is their sum to report.
+    Repeated words alone, as in a song, add up to `repeats_at_most` only: below the threshold."""
 
     threshold: float = 10.0
     ordinary: float = -0.15
     again_at_once: float = 4.5
     again_after_one: float = 3.0
+    repeats_at_most: float = 8.0
     strange_join: float = 3.0
     long_word: float = 2.5
     broken_character: float = 5.0
@@ -81,6 +83,7 @@ class SaladDetector:
         self._repeated: dict[int, int] = {}
         self._scripts = 0
         self._evidence = 0.0
+        self._repeat_evidence = 0.0
         self._start = 0
         self._counts = [0, 0, 0, 0, 0]
 
@@ -88,13 +91,16 @@ class SaladDetector:
         """Takes the next output token."""
         tables = self._tables
         self._count += 1
-        flags = tables.flags[token] if 0 <= token < len(tables.flags) else _ENDS_RUN
+        if not 0 <= token < len(tables.flags):
+            self._last_but_one, self._last = self._last, -1
+            return None
+        flags = tables.flags[token]
         weight = self._joined(token, flags)
         if flags & _WORD and (token == self._last or token == self._last_but_one):
             weight += self._again(token)
         if self._utf8.push(token):
             weight += self._note(3, self._limits.broken_character)
-        script = tables.script[token] if flags & _WORD or token < len(tables.script) else 0
+        script = tables.script[token]
         if not (self._expected >> script) & 1 and not (self._scripts >> script) & 1:
             self._scripts |= 1 << script
             weight += self._note(4, self._limits.foreign_script)
@@ -129,7 +135,10 @@ class SaladDetector:
             oldest = self._count - _FORGET_AFTER
             self._repeated = {word: seen for word, seen in self._repeated.items() if seen >= oldest}
         limits = self._limits
-        return self._note(0, limits.again_at_once if token == self._last else limits.again_after_one)
+        weight = limits.again_at_once if token == self._last else limits.again_after_one
+        weight = min(weight, limits.repeats_at_most - self._repeat_evidence)
+        self._repeat_evidence += weight
+        return self._note(0, weight)
 
     def _note(self, kind: int, weight: float) -> float:
         self._counts[kind] += 1
@@ -140,7 +149,8 @@ class SaladDetector:
             self._start = self._count - 1
         self._evidence += weight
         if self._evidence <= 0.0:
-            self._evidence, self._scripts, self._counts = 0.0, 0, [0, 0, 0, 0, 0]
+            self._evidence, self._repeat_evidence = 0.0, 0.0
+            self._scripts, self._counts = 0, [0, 0, 0, 0, 0]
         if self._evidence < self._limits.threshold:
             return None
         return SaladReading(self._start, self._evidence, *self._counts)

@@ -1,0 +1,47 @@
+"""What the token detectors cost, a token of one stream at a time, in CPU time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from checkengine.detectors import (
+    CallLoops,
+    CycleDetector,
+    SaladDetector,
+    SaladTables,
+    Script,
+    ScriptSwitch,
+    Vocabulary,
+)
+
+TOKENS = 20_000
+
+
+def token_detector_figures(vocabulary: Vocabulary, text_tokens: Sequence[int]) -> list[dict[str, Any]]:
+    """Nanoseconds a token over `text_tokens` (real output, repeated as needed) and, for cycles, over random tokens."""
+    text = [text_tokens[i % len(text_tokens)] for i in range(TOKENS)]
+    draw = random.Random(0)
+    noise = [draw.randrange(len(vocabulary)) for _ in range(TOKENS)]
+    pieces = [vocabulary.piece(token) for token in text]
+    scripts = [int(vocabulary.script[token]) for token in text]
+    latin = 1 << Script.LATIN
+    return [
+        _figure("cycle detector, random tokens", 2000, CycleDetector().push, noise),
+        _figure("cycle detector, real text", 2000, CycleDetector().push, text),
+        _figure("script turns", 1000, ScriptSwitch(latin).push, scripts),
+        _figure("tool calls, no call in the text", 1500, CallLoops().push, pieces),
+        _figure("word salad", 3000, SaladDetector(SaladTables(vocabulary), latin).push, text),
+    ]
+
+
+def _figure(name: str, target: float, push: Callable[[Any], object], items: Sequence[Any]) -> dict[str, Any]:
+    best = float("inf")
+    for _ in range(3):
+        began = time.process_time()
+        for item in items:
+            push(item)
+        best = min(best, (time.process_time() - began) / len(items) * 1e9)
+    return {"name": name, "value": round(best), "unit": "ns/token", "target": target, "ok": best <= target}

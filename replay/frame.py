@@ -96,12 +96,11 @@ def write_outcome(
     """Returns the marks of what was written; ValueError where a length is not that of the sampling rows. `doubles`:
     the same memory as `words`, two words each."""
     sampling = int(words[SAMPLING_WORD])
-    printed = 0 if fingerprints is None else len(fingerprints)
-    if len(sampled) != sampling or printed not in (0, sampling):
+    if len(sampled) != sampling or (fingerprints is not None and len(fingerprints) not in (0, sampling)):
         raise ValueError(f"the outcome of {sampling} sampling rows came with {len(sampled)} tokens")
     begin = HEADER_WORDS + 2 * sampling
     words[begin : begin + sampling] = sampled
-    if not printed:
+    if fingerprints is None or not len(fingerprints):
         return SAMPLED
     doubles[HEADER_WORDS // 2 : begin // 2] = fingerprints
     return SAMPLED | FINGERPRINTS

@@ -17,9 +17,18 @@ from checkengine.replay.bundle.layout import MOST_JSON_BYTES, MOST_JSON_DEPTH, B
 
 
 def encode(value: object) -> bytes:
-    """Canonical JSON: sorted keys, ASCII. BundleError names the place of a value that JSON cannot carry."""
-    plain = to_plain(value, "value")
-    return json.dumps(plain, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False).encode("ascii") + b"\n"
+    """Canonical JSON: sorted keys, ASCII. BundleError names the place of a value that JSON cannot carry, and refuses
+    what `decode` would refuse."""
+    try:
+        plain = to_plain(value, "value")
+    except RecursionError:
+        raise BundleError("a value of the capture holds itself or is nested too deep for JSON") from None
+    if is_deeper(plain, MOST_JSON_DEPTH):
+        raise BundleError(f"a value of the capture is nested deeper than {MOST_JSON_DEPTH}: make it flatter")
+    data = json.dumps(plain, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False).encode("ascii") + b"\n"
+    if len(data) > MOST_JSON_BYTES:
+        raise BundleError(f"JSON of {len(data)} bytes, more than a bundle may hold: make the window shorter")
+    return data
 
 
 def to_plain(value: object, where: str) -> Any:

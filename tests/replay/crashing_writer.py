@@ -12,6 +12,7 @@ torch.set_num_threads(1)
 
 from naive_engine import served  # noqa: E402
 
+from checkengine.replay.bundle import DeploymentKey  # noqa: E402
 from checkengine.replay.bundle import write as write_module  # noqa: E402
 from checkengine.replay.capture import Capture, new_identifier  # noqa: E402
 
@@ -37,4 +38,4 @@ def write_until_killed(directory: Path, told: Connection) -> None:
 
     write_module.write_durably, write_module.sync_directory = write_durably, sync_directory
     while True:
-        told.send(write_module.write_bundle(capture(), directory, content="full").name)
+        told.send(write_module.write_bundle(capture(), directory, content="full", key=DeploymentKey(bytes(32))).name)

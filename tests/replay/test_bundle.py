@@ -12,8 +12,19 @@ import pytest
 import torch
 from naive_engine import NaiveEngine, served
 
-from checkengine.replay.bundle import BundleError, BundleReader, DeploymentKey, layout, write_bundle
+from checkengine.replay.bundle import (
+    BundleError,
+    BundleReader,
+    DeploymentKey,
+    append_result,
+    bundles_in,
+    keep_newest,
+    layout,
+    results_of,
+    write_bundle,
+)
 from checkengine.replay.bundle import write as write_module
+from checkengine.replay.bundle.privacy import deployment_key
 from checkengine.replay.bundle.write import remove_leftovers
 from checkengine.replay.capture import Capture
 from checkengine.replay.involve import redact_uninvolved
@@ -22,6 +33,14 @@ from checkengine.replay.recorded import RecordedWindow
 
 KEY = DeploymentKey(bytes(range(32)))
 ARRAYS = ("handles", "query_lengths", "starts", "samples", "token_ids", "block_changes", "fingerprints", "sampled")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keys are made here and not in the home of whoever runs the tests."""
+    directory = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("CHECKENGINE_STATE", str(directory))
+    return directory
 
 
 def raw(tensor: torch.Tensor) -> bytes:
@@ -296,3 +315,73 @@ def test_unicode_and_hostile_names_make_safe_paths(tmp_path: Path) -> None:
     assert path.name.isascii()
     assert BundleReader(path).capture().findings == (hostile,)
     assert BundleReader(path).capture().incident == "инцидент \udcff"
+
+
+def test_an_environment_too_deep_or_too_large_is_refused_when_it_is_written(tmp_path: Path) -> None:
+    engine, sequence = served(2)
+    capture = engine.capture(sequence)
+    deep: list[object] = []
+    for _ in range(40):
+        deep = [deep]
+    endless: list[object] = []
+    endless.append(endless)
+    for value, words in ((deep, "deeper"), (endless, "holds itself"), ("x" * (9 << 20), "more than a bundle")):
+        with pytest.raises(BundleError, match=words):
+            write_bundle(replace(capture, environment={"value": value}), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_oldest_bundles_give_way_and_torn_ones_are_not_counted(tmp_path: Path) -> None:
+    engine, sequence = served(2)
+    capture = engine.capture(sequence)
+    paths = [
+        write_bundle(replace(capture, time=capture.time + second, identifier=f"{second:016x}"), tmp_path)
+        for second in range(4)
+    ]
+    (paths[2] / "BUNDLE").unlink()
+    assert bundles_in(tmp_path) == [paths[0], paths[1], paths[3]]
+    assert keep_newest(tmp_path, 2) == [paths[0]]
+    assert bundles_in(tmp_path) == [paths[1], paths[3]]
+    assert keep_newest(tmp_path / "nowhere", 2) == []
+
+
+def test_results_are_added_and_never_replaced_and_the_bundle_still_verifies(tmp_path: Path) -> None:
+    engine, sequence = served(2)
+    path = write_bundle(engine.capture(sequence), tmp_path)
+    for verdict in ("transient", "code defect"):
+        append_result(path, {"verdict": verdict, "bound": float("nan")})
+    assert [result["verdict"] for result in results_of(path)] == ["transient", "code defect"]
+    BundleReader(path).verify()
+    with pytest.raises(BundleError, match="no result can be added"):
+        append_result(path / "BUNDLE", {})
+
+
+def test_the_deployment_key_is_made_once_and_is_its_owners_alone(state: Path) -> None:
+    first, second = deployment_key(), deployment_key()
+    assert first.name("x") == second.name("x")
+    assert (state / "deployment.key").stat().st_mode & 0o777 == 0o600
+    assert DeploymentKey.random().name("x") != first.name("x")
+    assert [path.name for path in state.iterdir()] == ["deployment.key"]
+
+
+def test_without_a_writable_place_the_key_lives_as_long_as_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CHECKENGINE_STATE", str(tmp_path / "file" / "state"))
+    assert deployment_key().name("x") == deployment_key().name("x")
+
+
+def test_fingerprints_in_the_core_are_keyed_and_follow_the_key(tmp_path: Path) -> None:
+    engine, sequence = served(2)
+    capture = redact_uninvolved(engine.capture(sequence))
+    other = DeploymentKey(bytes(32))
+    paths = [
+        write_bundle(replace(capture, identifier=f"{i}"), tmp_path, key=key) for i, key in enumerate([KEY, KEY, other])
+    ]
+    prints = [[r.fingerprints.tolist() for r in BundleReader(path).window().records] for path in paths]
+    assert prints[0] == prints[1]
+    real = [record.fingerprints for record in capture.window.records]
+    assert all(not np.isin(mine, theirs).any() for mine, theirs in zip(prints[0], real, strict=True))
+    assert prints[0] != prints[2]
+    assert np.array_equal(np.array(prints[0][3], np.uint64), KEY.fingerprints(real[3]))

@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 from naive_engine import served
 
-from checkengine.replay.bundle import BundleError, BundleReader, layout, write_bundle
+from checkengine.replay.bundle import BundleError, BundleReader, DeploymentKey, layout, write_bundle
 from checkengine.replay.bundle.files import Entry
 
 HOSTILE = [
@@ -36,7 +36,9 @@ HOSTILE = [
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine, sequence = served(2, steps=10)
-    return write_bundle(engine.capture(sequence), tmp_path_factory.mktemp("bundles"), content="full")
+    return write_bundle(
+        engine.capture(sequence), tmp_path_factory.mktemp("bundles"), content="full", key=DeploymentKey(bytes(32))
+    )
 
 
 def use(path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from checkengine.replay.bundle import BundleError, BundleReader
 
-KILLS = 30
+KILLS = 25
 
 
 @pytest.fixture(scope="module")

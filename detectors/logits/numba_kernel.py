@@ -98,7 +98,23 @@ def _exp(typing_context: Any, value: Any) -> Any:
 
 @_compiled
 def _extrema(bits: Any) -> Any:
-    """Largest and smallest ordered integer; NaN shows as one beyond the infinities."""
+    """Largest and smallest ordered integer; NaN shows as one beyond the infinities.
+
+    Where both signs occur, the largest signed number is the maximum's bits and the largest unsigned
+    one the minimum's (negative floats order backwards): two operations an element.
+    """
+    signed, unsigned = _LOWEST, np.uint32(0)
+    unsigned_bits = bits.view(np.uint32)
+    for i in range(len(bits)):
+        signed = bits[i] if bits[i] > signed else signed
+        unsigned = unsigned_bits[i] if unsigned_bits[i] > unsigned else unsigned
+    if signed < 0 or unsigned <= np.uint32(0x7FFFFFFF):
+        return _extrema_of_one_sign(bits)
+    return signed, _ordered(np.int32(unsigned))
+
+
+@_compiled
+def _extrema_of_one_sign(bits: Any) -> Any:
     high, low = _LOWEST, _HIGHEST
     for i in range(len(bits)):
         value = _ordered(bits[i])

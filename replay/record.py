@@ -36,6 +36,7 @@ class StepRecord:
     """
 
     step: int
+    """Rises by one from record to record: a jump tells that records are missing."""
     time_ns: int
     handles: Ints
     """Shape (rows,): SequenceStart.handle."""

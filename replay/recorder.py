@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from array import array
 from collections import deque
@@ -38,6 +39,7 @@ class Recorder:
         self._words_since_checkpoint = 0
         self._gap = 0
         """First frame after the last step that could not be recorded."""
+        self._next_step = 0
         self._kernels: list[str] = []
         self._starts: dict[int, SequenceStart] = {}
         self._ended: dict[int, tuple[SequenceStart, array[int]]] = {}
@@ -46,15 +48,23 @@ class Recorder:
         self._lock = threading.Lock()
 
     def begin(self, record: StepRecord) -> None:
-        """Record what decides the step, before it runs."""
+        """Record what decides the step, before it runs. A step number that does not follow the one before tells that
+        records are missing: the usable window starts after the gap."""
         with self._lock:
             try:
+                if record.step != self._next_step:
+                    self._break()
+                self._next_step = record.step + 1
                 self._note_sequences(record)
                 self._write(record)
             except Exception:
                 self.dropped += 1
-                self._gap = self._ring.head
-                self._steps_since_checkpoint = -1
+                self._break()
+
+    def skip(self, record: StepRecord) -> None:
+        """The step runs while recording is switched off: only sequences that come and go are noted."""
+        with self._lock, contextlib.suppress(Exception):
+            self._note_sequences(record)
 
     def finish(self, step: int, fingerprints: NDArray[np.uint64] | None, sampled: Ints) -> None:
         """Record the outcome, aligned with the rows that sample. Fingerprints may be None or empty (level screen)."""
@@ -88,6 +98,11 @@ class Recorder:
             dropped = self.dropped
         read = [frame.Frame(frames[index], int(snapshot.marks[index])) for index in indices]
         return assembled(read, starts, kernels, dropped, first_step)
+
+    def _break(self) -> None:
+        """What is recorded so far does not lead to what comes next."""
+        self._gap = self._ring.head
+        self._steps_since_checkpoint = -1
 
     def _note_sequences(self, record: StepRecord) -> None:
         for start in record.begun:
@@ -181,5 +196,10 @@ def assembled(
     window.records = [one.record(starts, kernels) for one in frames[begin:]]
     window.base = pack_tables(tables if window.records else {})
     named = {handle for record in window.records for handle in record.handles.tolist()} | tables.keys()
-    window.starts = {handle: starts[handle] for handle in named if handle in starts} if window.records else {}
+    window.starts = {h: starts[h] if h in starts else unknown_start(h) for h in named} if window.records else {}
     return window
+
+
+def unknown_start(handle: int) -> SequenceStart:
+    """Of a sequence whose begin was never told. Its history counts as unknown, so no replay is based on it."""
+    return SequenceStart(handle, f"unknown-{handle}")

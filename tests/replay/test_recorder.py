@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkengine.guards.step import SequenceStart
+from checkengine.replay.capture import Capture, unknown_histories
 from checkengine.replay.executor import ReplayError
+from checkengine.replay.memory import MemoryImage
 from checkengine.replay.record import BlockTables, StepRecord
 from checkengine.replay.recorded import pack_tables
 from checkengine.replay.recorder import Recorder
@@ -32,7 +34,7 @@ class Schedule:
     next_handle: int = 0
 
     def step(self) -> StepRecord:
-        number = len(self.records) * 3
+        number = len(self.records)
         changes: list[tuple[int, int, int]] = []
         begun, ended = [], []
         for handle in list(self.tables):
@@ -197,6 +199,33 @@ def test_an_outcome_of_the_wrong_length_is_counted_and_leaves_the_step_without_o
     recorder.finish(12345, None, np.zeros(1, np.int32))
     assert recorder.dropped == 1
     assert len(recorder.window().records[0].sampled) == 0
+
+
+def test_steps_that_ran_while_recording_was_off_end_the_window_and_are_no_drop() -> None:
+    schedule, recorder = Schedule(random.Random(5)), Recorder()
+    run(recorder, schedule, 10)
+    for _ in range(6):
+        recorder.skip(schedule.step())
+    run(recorder, schedule, 5)
+    window = recorder.window()
+    assert recorder.dropped == 0
+    assert [record.step for record in window.records] == list(range(16, 21))
+    for record, tables in window.walk():
+        assert listed(tables) == listed(schedule.tables_of[record.step])
+        assert all(window.starts[handle] == schedule.starts[handle] for handle in record.handles.tolist())
+
+
+def test_a_sequence_whose_begin_was_never_told_has_a_name_and_no_known_history() -> None:
+    schedule, recorder = Schedule(random.Random(5)), Recorder()
+    for _ in range(6):
+        schedule.step()
+    run(recorder, schedule, 1)
+    window = recorder.window()
+    old = [handle for handle in window.records[0].handles.tolist() if window.starts[handle].name.startswith("unknown-")]
+    assert old
+    memory = MemoryImage(BLOCK_SIZE, np.empty(0, np.int32), {}, {})
+    started = set(window.records[0].handles[window.records[0].starts > 0].tolist())
+    assert unknown_histories(Capture(window, memory, frozenset(old))) == started & set(old)
 
 
 def test_an_empty_recorder_gives_an_empty_window_and_says_so() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
-from typing import Protocol
+from dataclasses import fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,9 +87,11 @@ def first_outputs(window: Window) -> dict[int, list[int]]:
 
 def take(stats: RowStats, rows: NDArray[np.int64]) -> RowStats:
     """Some rows of the statistics."""
-    arrays = {f.name: getattr(stats, f.name) for f in fields(stats) if f.name != "level"}
+    arrays: dict[str, Any] = {
+        field.name: getattr(stats, field.name) for field in fields(stats) if field.name != "level"
+    }
     chosen = {name: None if array is None else array[rows] for name, array in arrays.items()}
-    return RowStats(level=stats.level, **chosen)
+    return replace(stats, **chosen)
 
 
 def fires(finding: Finding, findings: Iterable[Finding]) -> bool:

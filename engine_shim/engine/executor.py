@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -116,10 +115,10 @@ class EmbeddedExecutor:
         batch = PackedBatch.of_record(step.record, step.block_tables, kv.block_size)
         runner = ModelRunner(self._double() if wide else self._model, kv, "reference" if wide else kernel, self._faults)
         ops = OpHashes(batch.first_tokens) if hashes else None
-        with threads(self._threads):
-            logits = runner.forward(batch, observer=ops)
-            tokens = sample_rows(logits, self._sampling_rows(step, faulty=kernel == "paged"))
-            return StepOutput(row_stats(logits, "full"), tokens, ops.entries if ops else [])
+        set_threads(self._threads)
+        logits = runner.forward(batch, observer=ops)
+        tokens = sample_rows(logits, self._sampling_rows(step, faulty=kernel == "paged"))
+        return StepOutput(row_stats(logits, "full"), tokens, ops.entries if ops else [])
 
     def _refuse_kernel(self, kernel: str) -> None:
         if kernel not in self.kernels:
@@ -172,14 +171,8 @@ def refuse_other_weights(model: Any, environment: Mapping[str, Any]) -> None:
         )
 
 
-@contextmanager
-def threads(wanted: int | None) -> Iterator[None]:
-    """Run with the recorded number of threads: how a product is split decides its bits."""
-    before = torch.get_num_threads()
-    if wanted and wanted != before:
+def set_threads(wanted: int | None) -> None:
+    """Of this thread, as recorded: how a product is split decides its bits. Not set back: a live engine beside us
+    runs with the same number, and BLAS libraries take it for the whole process."""
+    if wanted and wanted != torch.get_num_threads():
         torch.set_num_threads(wanted)
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 
 from checkengine.engine_shim.engine.server_errors import ApiError
-from checkengine.engine_shim.engine.server_requests import ChatBody, ChatMessage, Tool
+from checkengine.engine_shim.engine.server_requests import ChatBody, ChatMessage, Tool, ToolCall
 
 TOOL_PREAMBLE = """You may call functions. Their signatures, one JSON object a line:
 <tools>
@@ -42,7 +42,8 @@ def chat_tokens(tokenizer: Any, body: ChatBody) -> list[int]:
             add_generation_prompt=True,
             **_extra_arguments(body),
         )
-    except (TemplateError, ValueError, TypeError, KeyError) as error:
+    except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Templates are programs of the model's authors and trip over odd messages in every way.
         raise ApiError(f"messages: the model's chat template refuses them: {error}", param="messages") from error
     return encode(tokenizer, text, special=False, param="messages")
 
@@ -106,22 +107,20 @@ def _as_template_message(message: ChatMessage, knows_tools: bool) -> dict[str, A
     return plain
 
 
-def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    """OpenAI sends arguments as a string of JSON; chat templates expect an object."""
-    function = dict(call.get("function") or {})
-    function["arguments"] = _parsed(function.get("arguments"))
-    return {**call, "function": function}
+def _with_parsed_arguments(call: ToolCall) -> dict[str, Any]:
+    """Chat templates expect an object where OpenAI sends a string of JSON."""
+    function = {"name": call.function.name, "arguments": _parsed(call.function.arguments)}
+    return {"id": call.id, "type": call.type, "function": function}
 
 
-def _call_text(call: dict[str, Any]) -> str:
-    function = call.get("function") or {}
-    return json.dumps({"name": function.get("name"), "arguments": _parsed(function.get("arguments"))})
+def _call_text(call: ToolCall) -> str:
+    return json.dumps({"name": call.function.name, "arguments": _parsed(call.function.arguments)})
 
 
-def _parsed(arguments: Any) -> Any:
+def _parsed(arguments: str) -> Any:
     try:
-        return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
         return arguments
 
 

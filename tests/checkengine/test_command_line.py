@@ -109,3 +109,29 @@ def test_a_user_error_is_printed_without_a_traceback(
 def test_models_are_listed_with_their_place(tmp_path: Path) -> None:
     done = run("models", "list", CHECKENGINE_CACHE=str(tmp_path))
     assert done.stdout == "smollm2-135m\tSmolLM2-135M-Instruct, float32 (Apache-2.0)\tnot fetched\n"
+
+
+def test_a_good_configuration_is_said_to_be_good(tmp_path: Path) -> None:
+    file = tmp_path / "checkengine.toml"
+    file.write_text("[server]\nport = 9000\n")
+    done = run("config", "check", str(file))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "configuration is good\n", "")
+
+
+def test_a_bad_configuration_names_line_and_key(tmp_path: Path) -> None:
+    file = tmp_path / "checkengine.toml"
+    file.write_text("[server]\nport = 9000\nprot = 1\n")
+    done = run("config", "check", str(file))
+    assert done.returncode == 2
+    assert "line 3" in done.stderr
+    assert "'prot'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_shown_configuration_masks_the_token(tmp_path: Path) -> None:
+    file = tmp_path / "checkengine.toml"
+    file.write_text('[server]\ncontrol_token = "s3cret"\n')
+    done = run("config", "show", str(file))
+    assert done.returncode == 0
+    assert "s3cret" not in done.stdout
+    assert "control_token" in done.stdout

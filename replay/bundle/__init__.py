@@ -3,7 +3,7 @@
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.privacy import DeploymentKey
 from checkengine.replay.bundle.read import BundleReader
-from checkengine.replay.bundle.store import append_result, bundles_in, keep_newest, results_of
+from checkengine.replay.bundle.store import append_result, bundles_in, erase_content, keep_newest, results_of
 from checkengine.replay.bundle.write import write_bundle
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "DeploymentKey",
     "append_result",
     "bundles_in",
+    "erase_content",
     "keep_newest",
     "results_of",
     "write_bundle",

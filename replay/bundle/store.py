@@ -1,4 +1,4 @@
-"""A directory of bundles: list, keep few enough, add results."""
+"""A directory of bundles: list, keep few enough, erase content, add results."""
 
 from __future__ import annotations
 
@@ -33,6 +33,22 @@ def keep_newest(directory: Path | str, count: int) -> list[Path]:
         sync_directory(path)
         shutil.rmtree(path, ignore_errors=True)
     return surplus
+
+
+def erase_content(bundle: Path | str) -> bool:
+    """Remove token ids and KV bytes; what is left can still be opened, shown and verified. False where there was no
+    content. The rename comes first: an erasure that is cut short leaves nothing that a reader reads."""
+    folder = Path(bundle)
+    for unfinished in folder.glob(f".{layout.CONTENT}-*"):
+        shutil.rmtree(unfinished)
+    doomed = folder / f".{layout.CONTENT}-{secrets.token_hex(8)}"
+    try:
+        os.rename(folder / layout.CONTENT, doomed)
+    except FileNotFoundError:
+        return False
+    sync_directory(folder)
+    shutil.rmtree(doomed)
+    return True
 
 
 def append_result(bundle: Path | str, result: Mapping[str, Any]) -> Path:

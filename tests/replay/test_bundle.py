@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from checkengine.replay.bundle import (
     DeploymentKey,
     append_result,
     bundles_in,
+    erase_content,
     keep_newest,
     layout,
     results_of,
@@ -168,10 +169,12 @@ def test_a_core_bundle_opens_shows_and_verifies_and_says_that_it_holds_no_conten
         reader.capture()
 
 
-def test_content_can_be_dropped_later_and_the_rest_still_verifies(tmp_path: Path) -> None:
+def test_content_can_be_erased_later_and_the_rest_still_verifies(tmp_path: Path) -> None:
     engine, sequence = served(2)
     path = write_bundle(engine.capture(sequence), tmp_path, content="full")
-    shutil.rmtree(path / "content")
+    assert erase_content(path)
+    assert not erase_content(path)
+    assert [file.name for file in path.rglob("*") if "content" in file.name] == []
     reader = BundleReader(path)
     reader.verify()
     assert reader.level == "erased"
@@ -278,6 +281,23 @@ def test_a_full_disk_leaves_no_bundle_and_one_clear_error(tmp_path: Path, monkey
         with pytest.raises(BundleError, match=r"No space left on device; make room"):
             write_bundle(capture, tmp_path, content="full")
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_size_limit_of_the_system_leaves_no_bundle(tmp_path: Path) -> None:
+    engine, sequence = served(2)
+    capture = engine.capture(sequence)
+    whole = write_bundle(capture, tmp_path / "roomy", content="full")
+    largest = max(file.stat().st_size for file in whole.rglob("*") if file.is_file())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (0, largest // 2, largest - 1):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises(BundleError, match="File too large; make room"):
+                write_bundle(capture, tmp_path / "tight", content="full")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert list((tmp_path / "tight").iterdir()) == []
+    BundleReader(write_bundle(capture, tmp_path / "tight", content="full")).verify()
 
 
 def test_an_unwritable_directory_is_one_clear_error(tmp_path: Path) -> None:

@@ -29,8 +29,7 @@ def build_window(
     By default: all that the capture involves, from the first exact step if that is not past the finding, else from
     the first step at which the sequences' own slots are known, to the end.
     """
-    handles = frozenset(capture.involved if involved is None else involved)
-    refuse_missing(capture, handles)
+    handles = replayable(capture, frozenset(capture.involved if involved is None else involved))
     recorded = list(capture.window.walk())
     exact = capture.first_exact_step
     begin = first if first is not None else first_step(capture, handles, recorded, exact)
@@ -44,15 +43,22 @@ def build_window(
     return assemble(capture, handles, chosen, exact_from)
 
 
-def refuse_missing(capture: Capture, handles: frozenset[int]) -> None:
+def replayable(capture: Capture, handles: frozenset[int]) -> frozenset[int]:
+    """Those whose earlier output tokens are known. A sequence that ended inside the window may have none; its row is
+    a stand-in then, and what it wrote into shared blocks is put back as recorded."""
+    if not handles:
+        raise CannotReplayError("the capture names no involved sequence: there is no row to compare")
     missing = handles & unknown_histories(capture)
-    if missing:
+    suspects = {finding.sequence for finding in capture.findings}
+    kept = handles - missing
+    names = {capture.window.starts[handle].name for handle in kept}
+    lost = not kept or (bool(suspects) and not suspects & names)
+    if lost or (missing and capture.environment.get("all_rows")):
         raise CannotReplayError(
             f"the capture lacks earlier output tokens of {len(missing)} involved sequences; "
             "a longer recorder window or content capture would hold them"
         )
-    if not handles:
-        raise CannotReplayError("the capture names no involved sequence: there is no row to compare")
+    return kept
 
 
 def first_step(

@@ -16,7 +16,7 @@ Confidential = Literal["none", "default", "full"]
 
 MOST_BYTES = 2 << 20
 MOST_CELLS = 4096
-HIDDEN_ENVIRONMENT = ("layout", "faults")
+HIDDEN_ENVIRONMENT = ("layout", "faults", "guards")
 
 
 @dataclass(frozen=True, slots=True)

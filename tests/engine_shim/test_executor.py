@@ -12,9 +12,10 @@ from checkengine.engine_shim.capturing import take_capture
 from checkengine.engine_shim.engine.engine import Engine
 from checkengine.engine_shim.engine.executor import EmbeddedExecutor, refuse_other_weights
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
-from checkengine.engine_shim.faults import NanAttention, OverRead
+from checkengine.engine_shim.faults import MaskedStop, NanAttention, OverRead
 from checkengine.engine_shim.settings import EngineSettings
 from checkengine.guards.finding import Finding, Severity
+from checkengine.replay.audit import Auditor
 from checkengine.replay.executor import CannotReplayError, WeightsChangedError
 from checkengine.replay.judge.judge import Judge
 from checkengine.replay.judge.verdict import VerdictKind
@@ -77,11 +78,10 @@ def serve(
     """Serve some random requests and return the engine and the capture taken in step `at`."""
     shim = Recording()
     options = {"block_size": 8, "blocks": 64, "tokens_per_step": 40, "threads": 1, **settings}
-    ring = UndoRing(64, 64 << 20) if undo else None
-    engine = Engine(model or tiny_model(), None, EngineSettings(**options), shim, ring, faults)
+    engine = Engine(tiny_model(), None, EngineSettings(**options), shim, UndoRing(64, 64 << 20), faults)
     shim.engine, shim.capture_at = engine, (at, list(names), first)
     random = np.random.default_rng(1)
-    for number in range(requests):
+    for number in range(6):
         prompt = random.integers(0, 150, int(random.integers(3, 50))).tolist()
         temperature = 0.0 if number % 2 else 0.8
         sampling = SamplingParameters(temperature=temperature, seed=number, max_tokens=40, top_p=0.9)
@@ -90,6 +90,40 @@ def serve(
         assert engine.has_work, "the engine ended before the capture"
         engine.step()
     return engine, shim.capture
+
+
+class RecordingMany(Recording):
+    """Takes a capture of random live sequences every few steps, over a random number of steps before."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.random = np.random.default_rng(seed)
+        self.captures = []
+
+    def tokens(self, tokens):
+        super().tokens(tokens)
+        step = self.record.step
+        if step % 2:
+            first = max(0, step - int(self.random.integers(0, 16)))
+            handles = self.random.choice(self.record.handles, size=min(2, len(self.record.handles)), replace=False)
+            self.captures.append(take_capture(self.engine, self.recorder, handles.tolist(), first_step=first))
+        return []
+
+
+def serve_many(seed: int, faults=()):
+    """Requests that share prefixes, more than fit into memory; returns the engine and its captures."""
+    shim = RecordingMany(seed)
+    settings = EngineSettings(block_size=8, blocks=22, tokens_per_step=32, maximum_sequences=6, threads=1)
+    engine = Engine(tiny_model(), None, settings, shim, UndoRing(64, 64 << 20), faults)
+    shim.engine = engine
+    prefix = shim.random.integers(0, 150, 24).tolist()
+    for number in range(12):
+        prompt = prefix[: int(shim.random.integers(4, 25))] + shim.random.integers(0, 150, 9).tolist()
+        sampling = SamplingParameters(temperature=0.7 * (number % 2), seed=number, max_tokens=24)
+        engine.submit(GenerationRequest(f"r{number}", prompt, sampling))
+    while engine.has_work:
+        engine.step()
+    return engine, shim.captures
 
 
 def executor_over(engine: Engine) -> EmbeddedExecutor:
@@ -186,3 +220,59 @@ def test_the_window_of_one_sequence_leaves_every_other_row_a_stand_in():
         if theirs.sum() > 8:
             assert (step.replay.record.token_ids[theirs] != original.token_ids[theirs]).any()
         assert np.array_equal(step.replay.record.token_ids[~theirs], original.token_ids[~theirs])
+
+
+def test_a_hundred_random_windows_with_prefix_hits_reuse_and_preemption_replay_bit_exact():
+    replayed = 0
+    for seed in range(4):
+        engine, captures = serve_many(seed)
+        assert engine.stats.prefix_hit_tokens > 0
+        assert engine.stats.preemptions > 0
+        executor = executor_over(engine)
+        for capture in captures:
+            replay = Replayer(executor, capture).replay()
+            assert replay.first_difference is None, (seed, replay.words())
+            assert replay.from_step == capture.window.first_step
+            replayed += replay.bit_exact
+    assert replayed >= 100
+
+
+def test_an_audit_over_a_live_engines_weights_convicts_the_quiet_read_and_clears_the_right_kernel():
+    for faults, kind in (((), VerdictKind.NO_FAULT), ([OverRead(block_size=8)], VerdictKind.CODE_DEFECT)):
+        engine, captures = serve_many(5, faults)
+        auditor = Auditor(executor_over(engine))
+        chosen = [capture for capture in captures if (capture.window.records[-1].query_lengths == 1).all()][:6]
+        verdicts = [auditor.audit(capture) for capture in chosen]
+        assert [verdict.kind for verdict in verdicts] == [kind] * 6
+
+
+def greedy_request(**options) -> GenerationRequest:
+    sampling = SamplingParameters(temperature=0.0, max_tokens=30, **options)
+    return GenerationRequest("r1", list(range(20, 31)), sampling)
+
+
+def serve_one(request: GenerationRequest, at: int, faults=()):
+    shim = Recording()
+    settings = EngineSettings(block_size=8, blocks=16, threads=1)
+    engine = Engine(tiny_model(), None, settings, shim, UndoRing(64, 8 << 20), faults)
+    shim.engine, shim.capture_at = engine, (at, ["r1"], 0)
+    engine.submit(request)
+    while engine.has_work:
+        engine.step()
+    return engine, shim
+
+
+def test_a_masked_end_token_in_the_engine_is_a_defect_of_the_stop_path():
+    _, clean = serve_one(greedy_request(), at=20)
+    tokens = [int(record.sampled[0]) for record in clean.recorder.window().records]
+    index = next(i for i in range(4, 20) if tokens[i] not in tokens[:i])
+    stops = (tokens[index],)
+    assert serve_one(greedy_request(stop_token_ids=stops), at=99)[1].record.step == index
+    engine, masked = serve_one(greedy_request(stop_token_ids=stops), at=20, faults=[MaskedStop([tokens[1]])])
+    executor = executor_over(engine)
+    replayer = Replayer(executor, masked.capture)
+    replay = replayer.replay()
+    assert replay.bit_exact, replay.words()
+    verdict = Judge(executor).judge(replayer.window, masked.capture.findings[0], replay)
+    assert verdict.kind is VerdictKind.CODE_DEFECT
+    assert f"end token {stops[0]} was masked out of sampling at output token {index}" in verdict.sentence

@@ -15,7 +15,7 @@ def replayer_of(engine: SmallEngine, capture, **options):
 def test_random_windows_of_a_right_kernel_replay_bit_exact_after_reuse_and_preemption():
     random = np.random.default_rng(7)
     replayed = 0
-    for seed in range(11):
+    for seed in range(4):
         engine = SmallEngine(seed=seed, blocks=26)
         engine.run(70)
         for _ in range(10):
@@ -28,7 +28,7 @@ def test_random_windows_of_a_right_kernel_replay_bit_exact_after_reuse_and_preem
             assert replay.exact_from == "undo"
             assert replay.from_step == first
             replayed += replay.bit_exact
-    assert replayed > 100
+    assert replayed > 30
 
 
 def test_an_over_read_replays_bit_exact_where_the_undo_ring_reaches():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import sys
 import threading
@@ -33,10 +34,12 @@ def place(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def context() -> multiprocessing.context.ForkServerContext:
+    """One server a session: it is told of all modules that any test wants, whichever test comes first."""
+    tests = Path(__file__).parent.parent
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["crashing_writer", "crashing_collector"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        context.set_forkserver_preload(["crashing_collector"])
+        patch.setenv("PYTHONPATH", os.pathsep.join(str(tests / folder) for folder in ("replay", "dashboards")))
         forkserver.ensure_running()
     return context
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -16,10 +17,12 @@ KILLS = 25
 
 @pytest.fixture(scope="module")
 def context() -> multiprocessing.context.ForkServerContext:
+    """One server a session: it is told of all modules that any test wants, whichever test comes first."""
+    tests = Path(__file__).parent.parent
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["crashing_writer"])
+    context.set_forkserver_preload(["crashing_writer", "crashing_collector"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("PYTHONPATH", os.pathsep.join(str(tests / folder) for folder in ("replay", "dashboards")))
         forkserver.ensure_running()
     return context
 

@@ -17,6 +17,7 @@ from checkengine.config import Settings, load_settings
 from checkengine.dashboards.metrics import LiveNumbers, Metrics
 from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
 from checkengine.engine_shim.engine.observer import RequestEnd, RequestStart
+from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.engine.runtime import EngineRuntime
 from checkengine.engine_shim.engine.server import Service, build_app
 from checkengine.engine_shim.models import model_directory
@@ -91,10 +92,23 @@ def build_server(
     # At once: on a queue a finding could come after its request's span has ended, and be lost. They are rare.
     assembly.bus.subscribe_sync(traces.handle, name="traces")
     metrics.registry.register(_live_numbers(engine, assembly))
-    runtime = EngineRuntime(engine, observer=ServerObserver(metrics, traces), publish=assembly.bus.publish)
+    runtime = EngineRuntime(
+        engine,
+        warm_up=lambda: warm_up(engine),
+        observer=ServerObserver(metrics, traces),
+        publish=assembly.bus.publish,
+    )
     service = Service(runtime, tokenizer, name, engine.max_length, settings)
     app = build_app(service, metrics=metrics.exposition, controller=ShimSwitches(shim))
     return Served(app, runtime, settings, name, [shim.close])
+
+
+def warm_up(engine: Any) -> None:
+    """One short generation, so that whatever compiles at first use has done so before the server is ready. The prompt
+    is shorter than a block: nothing of it stays in the prefix cache."""
+    engine.submit(GenerationRequest("warm-up", [0, 1, 2], SamplingParameters(temperature=0, max_tokens=2)))
+    while engine.has_work:
+        engine.step()
 
 
 def _live_numbers(engine: Any, assembly: Assembly) -> LiveNumbers:

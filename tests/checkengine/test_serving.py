@@ -85,6 +85,16 @@ def test_a_healthy_engine_serves_with_no_finding(healthy: tuple[Stage, TestClien
     assert "checkengine_findings_total{" not in client.get("/metrics").text
 
 
+def test_the_engine_has_run_once_before_the_server_is_ready_and_left_nothing(healthy: tuple[Stage, TestClient]) -> None:
+    on_stage, client = healthy
+    assert on_stage.served.runtime.wait_ready(20)
+    assert on_stage.served.runtime.engine.stats.steps >= 2
+    sequences = [
+        line for line in client.get("/metrics").text.splitlines() if line.startswith("checkengine_sequences_r")
+    ]
+    assert sequences == ["checkengine_sequences_running 0.0"]
+
+
 def test_the_second_of_two_equal_prompts_finds_its_prefix_in_the_cache(healthy: tuple[Stage, TestClient]) -> None:
     _, client = healthy
     first, second = (client.post("/v1/completions", json={**BODY, "prompt": "y" * 20}).json() for _ in range(2))

@@ -16,7 +16,9 @@ from starlette.requests import Request
 
 from checkengine.engine_shim.engine.request import IncidentNote
 from checkengine.engine_shim.engine.server import Service, build_app
-from checkengine.engine_shim.engine.server_process import DrainingServer
+from checkengine.engine_shim.engine.server_process import DrainingServer, serve_until_signal
+from checkengine.engine_shim.settings import ServerSettings
+from checkengine.guards.errors import UserError
 
 GOOD = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
 
@@ -172,3 +174,11 @@ def test_sigterm_lets_running_requests_finish_refuses_new_ones_and_ends(server: 
     assert answers[0].json()["choices"][0]["finish_reason"] == "length"
     assert server.ended.wait(20)
     assert server.should_exit
+
+
+def test_a_port_in_use_is_one_clear_error(service: Service) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = ServerSettings(port=taken.getsockname()[1])
+        with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1"):
+            serve_until_signal(build_app(service), service.runtime, settings, announce=lambda address: None)
+    assert not service.runtime.alive

@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checkengine.auditing import audit_embedded
 from checkengine.config import Settings, load_settings
 from checkengine.detectors import Vocabulary, warm_up
 from checkengine.engine_shim.adapter import EngineAdapter
+from checkengine.engine_shim.auditing import AuditSteps
 from checkengine.engine_shim.bundles import BundleWriter
 from checkengine.engine_shim.capturing import CaptureOnFinding
 from checkengine.engine_shim.shim import Shim, ShimParts
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
 from checkengine.replay.recorder import Recorder
+from checkengine.storage import open_spool
 
 
 @dataclass(slots=True)
@@ -29,12 +32,16 @@ class Assembly:
     pipeline: Pipeline
     policy: Policy
     recorder: Recorder | None
-    captures: CaptureOnFinding | None
     parts: ShimParts
+    writer: BundleWriter | None = None
+    captures: CaptureOnFinding | None = None
+    audits: AuditSteps | None = None
     closers: list[Any] = field(default_factory=list)
+    last: list[Any] = field(default_factory=list)
+    """Closed after the bus: what its listeners write into."""
 
     def close(self) -> None:
-        for part in (*self.closers, self.bus):
+        for part in (*self.closers, self.bus, *self.last):
             part.close()
 
 
@@ -51,11 +58,14 @@ def assemble(adapter: EngineAdapter, settings: Settings, vocabulary: Vocabulary)
         publish=bus.publish,
         replica=replica_name(),
         kernel=str(environment.get("kernel", "")),
+        quarantined_fraction=getattr(adapter, "quarantined_fraction", lambda: 0.0),
     )
     recorder = build_recorder(settings)
     level = None if settings.logits.level == "auto" else settings.logits.level
     parts = ShimParts(pipeline, policy, bus, recorder, level=level)
-    assembly = Assembly(settings, bus, book, pipeline, policy, recorder, None, parts)
+    assembly = Assembly(settings, bus, book, pipeline, policy, recorder, parts)
+    if (spool := open_spool(settings, bus, replica_name())) is not None:
+        assembly.last.append(spool)
     if recorder is not None and settings.capture.enabled and adapter.capabilities.snapshot:
         add_captures(assembly, adapter, recorder)
     return assembly
@@ -67,9 +77,15 @@ def build_recorder(settings: Settings) -> Recorder | None:
 
 
 def add_captures(assembly: Assembly, adapter: EngineAdapter, recorder: Recorder) -> None:
-    settings = assembly.settings.capture
-    writer = BundleWriter(settings, assembly.bus, assembly.book)
-    assembly.captures = CaptureOnFinding(adapter, recorder, writer.write, window_steps=settings.window_steps)
+    settings = assembly.settings
+    assembly.writer = BundleWriter(settings.capture, assembly.bus, assembly.book)
+    assembly.captures = CaptureOnFinding(
+        adapter,
+        recorder,
+        assembly.writer.write,
+        window_steps=settings.capture.window_steps,
+        configuration={"guards": settings.guards.model_dump(mode="json")},
+    )
     assembly.parts.listeners.append(assembly.captures)
     assembly.closers.append(assembly.captures)
 
@@ -119,4 +135,10 @@ def embed(
     size = model.get_output_embeddings().weight.shape[0]
     shim = EngineShim(engine, tokenizer=tokenizer, config=settings, vocabulary_size=size)
     engine.shim = shim
+    assembly = shim.assembly
+    if settings.audit.enabled and assembly.recorder is not None:
+        assembly.audits = audit_embedded(engine, assembly, assembly.recorder, assembly.writer)
+        assembly.parts.listeners.append(assembly.audits)
+        # Before the captures are closed: a conviction may still be written.
+        assembly.closers.insert(0, assembly.audits)
     return engine, shim

@@ -25,7 +25,13 @@ from checkengine.dashboards.settings import TracesSettings
 from checkengine.engine_shim.settings import EngineSettings, ServerSettings
 from checkengine.guards.errors import UserError
 from checkengine.guards.settings import BrakeSettings, GuardsSettings, LogitsSettings
-from checkengine.replay.settings import AuditSettings, CaptureSettings, RecorderSettings
+from checkengine.replay.settings import (
+    AuditSettings,
+    CaptureSettings,
+    CatalogSettings,
+    RecorderSettings,
+    SpoolSettings,
+)
 from checkengine.toml_lines import exists, line_of
 
 PREFIX = "CHECKENGINE_"
@@ -54,6 +60,8 @@ class Settings(BaseSettings):
     recorder: RecorderSettings = Field(default_factory=RecorderSettings)
     capture: CaptureSettings = Field(default_factory=CaptureSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)
+    spool: SpoolSettings = Field(default_factory=SpoolSettings)
+    catalog: CatalogSettings = Field(default_factory=CatalogSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
     traces: TracesSettings = Field(default_factory=TracesSettings)

@@ -7,15 +7,16 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.guards.action import Action
 from checkengine.guards.finding import Finding
 from checkengine.replay.capture import Capture, inside
+from checkengine.replay.involve import blocks_needed, involved
 from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import Ints, StepRecord
 from checkengine.replay.recorded import RecordedWindow
@@ -35,36 +36,28 @@ def take_capture(
     first_step: int,
     findings: tuple[Finding, ...] = (),
     incident: str | None = None,
+    configuration: Mapping[str, Any] | None = None,
 ) -> Capture:
-    """Clone what a replay of these sequences needs, as of now: between a step's sampling and its commit."""
+    """Clone what a replay of these sequences needs, as of now: between a step's sampling and its commit.
+
+    `configuration` joins the environment: settings of ours that a replay runs with again.
+    """
     window = recorder.window(first_step)
-    environment = adapter.environment()
-    everyone = {int(handle) for record in window.records for handle in record.handles}
-    involved = frozenset(everyone if environment.get("all_rows") else handles)
-    image = adapter.snapshot(blocks_to_copy(window, involved))
-    undo = [kept_undo(entry, image) for entry in adapter.undo_entries(window.first_step)]
+    environment = {**adapter.environment(), **(configuration or {})}
+    size = int(environment["block_size"])
+    concerned = involved(window, handles, size, all_rows=bool(environment.get("all_rows")))
+    image = adapter.snapshot(blocks_needed(window, concerned))
     return Capture(
         window=window,
         memory=image,
-        involved=involved,
-        histories=histories(adapter, window, involved),
-        undo=undo,
+        involved=concerned,
+        histories=histories(adapter, window, concerned),
+        undo=[kept_undo(entry, image) for entry in adapter.undo_entries(window.first_step)],
         environment=environment,
         findings=findings,
         incident=incident,
         time=time.time(),
     )
-
-
-def blocks_to_copy(window: RecordedWindow, handles: frozenset[int]) -> NDArray[np.int32]:
-    """Blocks in the tables of these sequences at any step of the window, and the blocks next to them in memory:
-    a kernel that reads past an end reads there."""
-    own: set[int] = set()
-    for _, tables in window.walk():
-        for handle in handles & tables.keys():
-            own.update(tables[handle].tolist())
-    near = {block + shift for block in own if block >= 0 for shift in (-1, 0, 1)}
-    return np.array(sorted(block for block in near if block >= 0), np.int32)
 
 
 def kept_undo(entry: UndoEntry, image: MemoryImage) -> UndoEntry:
@@ -104,9 +97,10 @@ class CaptureOnFinding:
         write: Callable[[Capture], None],
         *,
         window_steps: int,
+        configuration: Mapping[str, Any] | None = None,
         waiting: int = 2,
     ) -> None:
-        """`write` puts a capture on disk and tells of it; at most `waiting` captures, which hold KV pages, wait for it."""
+        """`write` puts a capture on disk and tells of it. Captures hold KV pages: at most `waiting` wait for it."""
         self.dropped = 0
         """Captures that were not taken because the writer is behind."""
         self.enabled = True
@@ -114,6 +108,7 @@ class CaptureOnFinding:
         self._recorder = recorder
         self._write = write
         self._window_steps = window_steps
+        self._configuration = configuration
         self._captured: OrderedDict[str, None] = OrderedDict()
         self._queue: queue.Queue[Capture | None] = queue.Queue(waiting)
         self._thread = threading.Thread(target=self._run, name="checkengine-capture", daemon=True)
@@ -150,6 +145,7 @@ class CaptureOnFinding:
             first_step=max(0, record.step - self._window_steps + 1),
             findings=tuple(finding for finding in findings if finding.sequence in names),
             incident=action.incident,
+            configuration=self._configuration,
         )
         self._queue.put(capture)
 

@@ -20,6 +20,7 @@ CAUSE_ORDER: tuple[str, ...] = (
     "token.impossible",
     "sampler.inconsistent",
     "kv.integrity",
+    "audit.defect",
     "speculation.acceptance",
     "stop.ignored",
     "repetition.loop",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
@@ -23,7 +24,8 @@ def user(content: str) -> tuple[Message, ...]:
 
 
 def search_call(query: str) -> str:
-    return '<tool_call>{"name": "search", "arguments": {"query": "%s"}}</tool_call>' % query
+    call = json.dumps({"name": "search", "arguments": {"query": query}})
+    return f"<tool_call>{call}</tool_call>"
 
 
 SEARCH = search_call("population of Lisbon")

@@ -19,7 +19,7 @@ class NanAttention(Fault):
 
     name: ClassVar[str] = "nan_attention"
     models: ClassVar[str] = (
-        "NaN from attention kernels at particular sequence lengths: Dao-AILab/flash-attention#1745, vllm-project/vllm#47305"
+        "NaN from attention at particular lengths: Dao-AILab/flash-attention#1745, vllm-project/vllm#47305"
     )
 
     def __init__(self, modulus: int = 32, remainder: int = 1, layer: int = 12, minimum_length: int = 0) -> None:

@@ -1,0 +1,42 @@
+"""Audits of the embedded engine: the judge runs over the engine's own weights, on memory of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from checkengine.engine_shim.auditing import AuditSteps
+from checkengine.engine_shim.bundles import BundleWriter
+from checkengine.guards.finding import Finding
+from checkengine.guards.policy import Policy
+from checkengine.replay.audit import Auditor, AuditSchedule
+from checkengine.replay.recorder import Recorder
+
+
+class Conviction:
+    """Files an audit's finding with the policy, which opens the incident and publishes it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def __call__(self, finding: Finding) -> str:
+        self._policy.decide([finding], time.time())
+        incidents = self._policy.book.incidents(time.time())
+        return next(incident.id for incident in reversed(incidents) if incident.kind == finding.kind)
+
+
+def audit_embedded(engine: Any, assembly: Any, recorder: Recorder, writer: BundleWriter | None) -> AuditSteps:
+    """`engine` is an embedded Engine, `assembly` its Assembly."""
+    from checkengine.engine_shim.engine.executor import EmbeddedExecutor
+
+    executor = EmbeddedExecutor.over(engine.model, engine.environment())
+    schedule = AuditSchedule(assembly.settings.audit.every_steps, engine.settings.block_size)
+    return AuditSteps(
+        engine,
+        recorder,
+        Auditor(executor),
+        schedule,
+        publish=assembly.bus.publish,
+        convict=Conviction(assembly.policy),
+        write=writer.write if writer is not None else None,
+    )

@@ -90,7 +90,7 @@ def take(stats: RowStats, rows: NDArray[np.int64]) -> RowStats:
     arrays: dict[str, Any] = {
         field.name: getattr(stats, field.name) for field in fields(stats) if field.name != "level"
     }
-    chosen = {name: None if array is None else array[rows] for name, array in arrays.items()}
+    chosen: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
     return replace(stats, **chosen)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class EmbeddedExecutor:
 
     name = "embedded"
     granularity = "attention and hidden state per layer"
-    kernels: ClassVar[tuple[str, ...]] = ("paged", "reference", FLOAT64)
+    kernels: tuple[str, ...] = ("paged", "reference", FLOAT64)
     reference = "reference"
 
     def __init__(self) -> None:

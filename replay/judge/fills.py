@@ -89,9 +89,13 @@ def finite_pair(runs: list[Bits], window: Window) -> tuple[int, int] | None:
     """Which of captured, first and second fill differ, where all that was swapped is finite."""
     if runs[1] != runs[2]:
         return 1, 2
-    if runs[0] != runs[1] and all(bool(torch.isfinite(tensor).all()) for tensor in window.image.tensors.values()):
-        return 0, 1
-    return None
+    return (0, 1) if runs[0] != runs[1] and is_finite(window) else None
+
+
+def is_finite(window: Window) -> bool:
+    """Is all memory that the window starts from, or that others write into it, finite?"""
+    parts = [window.image.tensors, *(step.neighbours.tensors for step in window.steps if step.neighbours)]
+    return all(bool(torch.isfinite(tensor).all()) for tensors in parts for tensor in tensors.values())
 
 
 def difference(

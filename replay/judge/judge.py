@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from checkengine.guards.finding import Finding
 from checkengine.replay.executor import Executor
-from checkengine.replay.judge.fills import Difference, FillsOutcome, try_fills
-from checkengine.replay.judge.nonfinite import HEAD, Nonfinite, find_nonfinite
+from checkengine.replay.judge.fills import FINITE_FILLS, Difference, try_fills
+from checkengine.replay.judge.nonfinite import HEAD, Nonfinite, first_nonfinite, first_nonfinite_step, judge_nonfinite
 from checkengine.replay.judge.reference import ReferenceOutcome, compare_reference, try_reference
-from checkengine.replay.judge.repeat import Repeats, repeat
-from checkengine.replay.judge.stop import PassedStop, find_passed_stop, stop_result
+from checkengine.replay.judge.repeat import Repeats, repeat, run_first
+from checkengine.replay.judge.stop import PassedStop, find_passed_stop, no_passed_stop
 from checkengine.replay.judge.trial import Bench
 from checkengine.replay.judge.verdict import SlotPlace, TestResult, Verdict, VerdictKind
 from checkengine.replay.localise import Localised, localise
 from checkengine.replay.refire import GuardsFactory
 from checkengine.replay.replayer import Replay
 from checkengine.replay.window import Window, WindowStep
+
+OF_STOPS = ("stop.ignored", "tool_call.loop", "tool_call.runaway", "tool_call.malformed")
+"""Findings that a passed-over end token explains."""
 
 
 @dataclass(slots=True)
@@ -44,28 +48,30 @@ class Judge:
         """`replay`: the forced replay of the record; `reference`: the reference kernel's replay on its own tokens.
         Where they ran on this very window they are not run again."""
         case = _Case(Bench(self.executor, window), finding, replay, reference, reference_fires)
-        first = replay.outputs if replay is not None and replay.ran_hashed(window) else None
-        repeats = repeat(case.bench, self.repeats, first)
+        repeats = run_first(case.bench, replay.outputs if replay is not None and replay.ran_hashed(window) else None)
+        bad = first_nonfinite_step(window, repeats.outputs)
+        memory = repeat(case.bench, repeats, max(2, self.repeats), bad)
         case.tests.append(repeats.result())
         if repeats.first_difference:
             return case.verdict(VerdictKind.NONDETERMINISM, nondeterminism(repeats), step=repeats.first_difference[0])
         if replay is not None:
             case.tests.append(record_result(replay))
+        if bad is not None:
+            return case.nonfinite_step(repeats, bad, memory)
+        case.tests.append(TestResult("finite", True, "every op and every logit of the involved rows is finite"))
+        return self._finite(case, repeats)
+
+    def _finite(self, case: _Case, repeats: Repeats) -> Verdict:
+        passed = find_passed_stop(case.bench.window, repeats)
+        if passed and case.finding is not None and case.finding.kind in OF_STOPS:
+            return case.passed_stop(passed)  # Told by tokens alone: fills could add nothing.
         fills = try_fills(case.bench, repeats.bits)
         case.tests += fills.results()
         if fills.finite:
             return case.over_read(fills.finite)
-        return self._no_over_read(case, repeats, fills)
-
-    def _no_over_read(self, case: _Case, repeats: Repeats, fills: FillsOutcome) -> Verdict:
-        nonfinite = find_nonfinite(case.bench, repeats)
-        case.tests.append(nonfinite.result() if nonfinite else finite_result())
-        if nonfinite:
-            return case.nonfinite(nonfinite)
-        passed = find_passed_stop(case.bench.window, repeats)
-        case.tests.append(stop_result(passed, case.bench.window.starts))
         if passed:
             return case.passed_stop(passed)
+        case.tests.append(no_passed_stop(case.bench.window.starts))
         if fills.nan:
             return case.nan_unsafe(fills.nan)
         if case.finding is None:
@@ -136,6 +142,21 @@ class _Case:
             slots=where.slots,
         )
 
+    def nonfinite_step(self, repeats: Repeats, index: int, memory: Any) -> Verdict:
+        """Only the step in which a number first stops being finite is refilled: it is the one to explain."""
+        bench = self.bench.at(self.bench.window.steps[index], memory)
+        whole, self.bench = self.bench, bench
+        bench.replays = whole.replays
+        fills = try_fills(bench, [repeats.bits[index]])
+        self.tests += fills.results()
+        found = judge_nonfinite(bench, whole.window, repeats.outputs[index])
+        self.tests.append(found.result())
+        if fills.finite:
+            return self.over_read(fills.finite)
+        if fills.nan and is_cured(bench):
+            return self.nan_unsafe(fills.nan)
+        return self.nonfinite(found)
+
     def nonfinite(self, found: Nonfinite) -> Verdict:
         where = "the head (logits)" if found.layer == HEAD else f"{found.op} of layer {found.layer}"
         kind, layers = VerdictKind.INCONCLUSIVE, () if found.layer == HEAD else (found.layer,)
@@ -156,6 +177,7 @@ class _Case:
         return self.verdict(kind, sentence, step=found.step, row=found.row, layers=layers)
 
     def passed_stop(self, passed: PassedStop) -> Verdict:
+        self.tests.append(passed.result())
         how = "was masked out of sampling" if passed.masked else "was sampled and did not end the sequence"
         return self.verdict(
             VerdictKind.CODE_DEFECT,
@@ -195,6 +217,12 @@ class _Case:
         return step.replay.record.kernel
 
 
+def is_cured(bench: Bench) -> bool:
+    """Is the bench's only step finite once the memory that nobody owns is?"""
+    (step,) = bench.window.steps
+    return first_nonfinite(step, bench.playback(fill=FINITE_FILLS[0]).run(step)) is None
+
+
 def nondeterminism(repeats: Repeats) -> str:
     step, what = repeats.first_difference or (None, "")
     number = step.number if step else -1
@@ -204,10 +232,6 @@ def nondeterminism(repeats: Repeats) -> str:
 def record_result(replay: Replay) -> TestResult:
     numbers = {"rows": replay.rows, "equal_rows": replay.equal_rows, "steps": replay.steps}
     return TestResult("record", replay.first_difference is None, replay.words(), numbers)
-
-
-def finite_result() -> TestResult:
-    return TestResult("finite", True, "every op and every logit of the involved rows is finite")
 
 
 def habit(reference: ReferenceOutcome) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from checkengine.replay.executor import OpHash, StepOutput
-from checkengine.replay.judge.repeat import Repeats
 from checkengine.replay.judge.trial import Bench
 from checkengine.replay.judge.verdict import TestResult
 from checkengine.replay.memory import MemoryImage
 from checkengine.replay.record import Ints
-from checkengine.replay.window import WindowStep
+from checkengine.replay.window import Window, WindowStep
 
 HEAD = -1
 
@@ -42,17 +42,23 @@ class Nonfinite:
         return TestResult("finite", False, detail, numbers)
 
 
-def find_nonfinite(bench: Bench, repeats: Repeats) -> Nonfinite | None:
-    """The first op that is not finite under the recorded kernel, checked against the reference kernel."""
-    for index, (step, output) in enumerate(zip(bench.window.steps, repeats.outputs, strict=True)):
-        found = first_nonfinite(step, output)
-        if found:
-            row, op, layer = found
-            twin = reference_twin(bench, index)
-            finite = not (same_op(twin, row, op, layer) or (layer == HEAD and first_nonfinite(step, twin)))
-            stale = stale_slots(bench.window.image, bench.window.steps[0].live)
-            return Nonfinite(step, row, op, layer, stale, finite)
-    return None
+def first_nonfinite_step(window: Window, outputs: Sequence[StepOutput]) -> int | None:
+    """Index of the first step in which an involved row's op or logits are not finite."""
+    steps = zip(window.steps, outputs, strict=True)
+    return next((index for index, (step, output) in enumerate(steps) if first_nonfinite(step, output)), None)
+
+
+def judge_nonfinite(bench: Bench, whole: Window, output: StepOutput) -> Nonfinite:
+    """The first op that is not finite in the bench's only step, checked against the reference kernel on the memory
+    that the recorded kernel left before it. `whole` is the window that the step belongs to."""
+    (step,) = bench.window.steps
+    found = first_nonfinite(step, output)
+    if found is None:
+        raise ValueError("every op of the step is finite")
+    row, op, layer = found
+    twin = bench.playback(kernel=bench.executor.reference).run(step)
+    finite = not (same_op(twin, row, op, layer) or (layer == HEAD and first_nonfinite(step, twin)))
+    return Nonfinite(step, row, op, layer, stale_slots(whole.image, whole.steps[0].live), finite)
 
 
 def first_nonfinite(step: WindowStep, output: StepOutput) -> tuple[int, str, int] | None:
@@ -68,16 +74,6 @@ def first_nonfinite(step: WindowStep, output: StepOutput) -> tuple[int, str, int
 def same_op(output: StepOutput, row: int, op: str, layer: int) -> OpHash | None:
     """The op's entry where it is not finite."""
     return next((e for e in output.hashes if (e.row, e.op, e.layer) == (row, op, layer) and not e.finite), None)
-
-
-def reference_twin(bench: Bench, index: int) -> StepOutput:
-    """The step under the reference kernel, on the memory that the recorded kernel left before it."""
-    playback = bench.playback()
-    for step in bench.window.steps[:index]:
-        playback.run(step)
-    step = bench.window.steps[index]
-    playback.prepare(step)
-    return bench.run_again(step, playback.memory, kernel=bench.executor.reference)
 
 
 def stale_slots(image: MemoryImage, slots: Ints) -> Ints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from checkengine.replay.executor import StepOutput
 from checkengine.replay.judge.trial import Bench
@@ -31,20 +32,30 @@ class Repeats:
         )
 
 
-def repeat(bench: Bench, times: int, first: Sequence[StepOutput] | None = None) -> Repeats:
-    """Run the window `times` times on fresh copies of its memory; stops at the first difference. `first`: a run, with
-    hashes, that was made already."""
-    steps = bench.window.steps
-    outputs = list(first) if first is not None else [output for _, output in bench.steps()]
-    repeats = Repeats(outputs, 1, bits=[all_bits(step, output) for step, output in zip(steps, outputs, strict=True)])
+def run_first(bench: Bench, made: Sequence[StepOutput] | None) -> Repeats:
+    """One run of the window with hashes; `made` is one that was made already."""
+    outputs = list(made) if made is not None else [output for _, output in bench.steps()]
+    bits = [all_bits(step, output) for step, output in zip(bench.window.steps, outputs, strict=True)]
+    return Repeats(outputs, 1, bits=bits)
+
+
+def repeat(bench: Bench, repeats: Repeats, times: int, keep: int | None = None) -> Any:
+    """Run the window again on fresh copies of its memory until it ran `times` times or differs from the first run.
+
+    Returns memory as it was before the step of index `keep`, from the last run that reached it.
+    """
+    kept = None
     while repeats.times < times and repeats.first_difference is None:
         repeats.times += 1
-        for index, (step, output) in enumerate(bench.steps()):
-            bits = all_bits(step, output)
+        playback = bench.playback()
+        for index, step in enumerate(bench.window.steps):
+            if index == keep:
+                kept = bench.executor.copy(playback.memory)
+            bits = all_bits(step, playback.run(step))
             if bits != repeats.bits[index]:
                 repeats.first_difference = step, name_difference(repeats.bits[index], bits)
                 break
-    return repeats
+    return kept
 
 
 def name_difference(expected: Bits, found: Bits) -> str:

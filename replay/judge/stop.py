@@ -60,9 +60,7 @@ def plainly_greedy(sampling: Mapping[str, object]) -> bool:
     return "temperature" in sampling and all(sampling.get(name, value) == value for name, value in neutral.items())
 
 
-def stop_result(passed: PassedStop | None, starts: Mapping[int, SequenceStart]) -> TestResult:
-    if passed:
-        return passed.result()
+def no_passed_stop(starts: Mapping[int, SequenceStart]) -> TestResult:
     if not any(start.stop_tokens for start in starts.values()):
         return TestResult("stop", None, "the record names no end tokens")
     return TestResult("stop", True, "no end token was passed over in the window")

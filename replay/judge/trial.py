@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from checkengine.replay.executor import Executor, StepOutput
@@ -13,13 +13,17 @@ from checkengine.replay.window import Window, WindowStep
 
 @dataclass(slots=True)
 class Bench:
+    """`memory`: what every playback starts from, where that is not the window's image."""
+
     executor: Executor
     window: Window
     replays: int = 0
+    memory: Any = None
 
     def playback(self, *, fill: float | None = None, kernel: str | None = None, free: bool = False) -> Playback:
         self.replays += 1
-        return Playback(self.executor, self.window, fill=fill, kernel=kernel, free=free, hashes=True)
+        memory = None if self.memory is None else self.executor.copy(self.memory)
+        return Playback(self.executor, self.window, fill=fill, kernel=kernel, free=free, hashes=True, memory=memory)
 
     def run_again(self, step: WindowStep, memory: Any, *, kernel: str | None = None) -> StepOutput:
         """Run one step on memory in which it has run before: it writes its own slots before it reads them."""
@@ -28,3 +32,7 @@ class Bench:
 
     def steps(self, *, kernel: str | None = None, free: bool = False) -> Iterator[tuple[WindowStep, StepOutput]]:
         return iter(self.playback(kernel=kernel, free=free))
+
+    def at(self, step: WindowStep, memory: Any) -> Bench:
+        """A bench for one step of the window; `memory` is as of before it."""
+        return Bench(self.executor, replace(self.window, steps=[step]), memory=memory)

@@ -199,3 +199,20 @@ def test_localising_prefers_a_later_decode_step_to_one_with_prefill_beside_it():
     assert verdict.kind is VerdictKind.CODE_DEFECT
     assert "one past the end of sequence s0" in verdict.sentence
     assert localised.numbers["step"] >= verdict.step
+
+
+def test_nan_that_comes_from_a_masked_read_of_unowned_memory_is_not_blamed_on_arithmetic():
+    engine = engine_with(SmallFault("masked_read", layer=1), seed=5)
+    executor = SmallExecutor(engine.model, engine.fault)
+    window = build_window(engine.capture([1], first=6, last=15))
+    record = window.steps[0].replay.record
+    row = int(np.flatnonzero(window.steps[0].involved)[0])
+    length = int(record.starts[row] + record.query_lengths[row])
+    assert length % BLOCK
+    block = int(window.steps[0].replay.block_tables[row][length // BLOCK])
+    at = int(np.flatnonzero(window.image.blocks == block)[0])
+    window.image.tensors["kv.value"][at, :, BLOCK - 1] = float("nan")
+    verdict = Judge(executor).judge(window, finding_on("s1"))
+    assert verdict.kind is VerdictKind.NAN_UNSAFE
+    assert verdict.layers == (1,)
+    assert block * BLOCK + BLOCK - 1 in {place.slot for place in verdict.slots}

@@ -10,6 +10,7 @@ at temperatures 0, 0.7 and 1 against attention that reads one foreign slot a lay
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 from checkengine.detectors.joins import WordJoins
@@ -18,8 +19,12 @@ from checkengine.detectors.utf8 import Utf8Stream, Utf8Table
 from checkengine.detectors.vocabulary import Vocabulary
 
 _WORD, _BEGINS_RUN, _ENDS_RUN = 1, 2, 4
+_COMMA, _OPENED, _NEWLINE, _LETTER, _SPACE, _SPACE_LETTER, _HARD_SPACE = 8, 16, 32, 64, 128, 256, 512
+_MAY_BE_ODD = _COMMA | _OPENED | _NEWLINE
 _FORGET_AFTER = 24
 """Tokens after which the same word may be evidence again: a refrain is not salad, it is repetition."""
+_FORGET_SPACE_AFTER = 32
+"""Likewise for each kind of odd space: whole files are written without a space after the comma."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,8 @@ class SaladLimits:
     long_word: float = 2.5
     broken_character: float = 5.0
     foreign_script: float = 3.0
+    odd_space: float = 4.0
+    """A letter right after a comma, a space after an opening bracket or before a line's first word, a hard space."""
     long_word_pieces: int = 6
 
 
@@ -50,6 +57,7 @@ class SaladReading:
     long_words: int
     broken_characters: int
     foreign_scripts: int
+    odd_spaces: int
 
 
 class SaladTables:
@@ -59,13 +67,25 @@ class SaladTables:
         self.joins = WordJoins(vocabulary)
         self.utf8 = Utf8Table(vocabulary.pieces)
         self.script = bytes(vocabulary.script)
-        self.flags = bytearray(len(vocabulary))
+        self.flags = array("H", bytes(2 * len(vocabulary)))
         for token, piece in enumerate(vocabulary.pieces):
-            self.flags[token] = (
-                (_WORD if vocabulary.words[token] else 0)
-                | (_BEGINS_RUN if piece[:1].isspace() else 0)
-                | (_ENDS_RUN if piece[-1:].isspace() or token in vocabulary.special else 0)
-            )
+            run_ends = _ENDS_RUN if token in vocabulary.special else 0
+            self.flags[token] = _flags_of(piece) | run_ends | (_WORD if vocabulary.words[token] else 0)
+
+
+def _flags_of(piece: bytes) -> int:
+    first, second, last = piece[:1], piece[1:2], piece[-1:]
+    return (
+        (_BEGINS_RUN if first.isspace() else 0)
+        | (_ENDS_RUN if last.isspace() else 0)
+        | (_COMMA if last in (b",", b";") else 0)
+        | (_OPENED if last in (b"(", b"[", b"{") else 0)
+        | (_NEWLINE if last == b"\n" else 0)
+        | (_LETTER if first.isalpha() else 0)
+        | (_SPACE if first == b" " else 0)
+        | (_SPACE_LETTER if first == b" " and second.isalpha() else 0)
+        | (_HARD_SPACE if b"\xc2\xa0" in piece else 0)
+    )
 
 
 class SaladDetector:
@@ -78,6 +98,7 @@ class SaladDetector:
         self._utf8 = Utf8Stream(tables.utf8)
         self._count = 0
         self._last = self._last_but_one = -1
+        self._last_flags = 0
         self._pieces = 0
         self._strange_run = False
         self._repeated: dict[int, int] = {}
@@ -85,17 +106,21 @@ class SaladDetector:
         self._evidence = 0.0
         self._repeat_evidence = 0.0
         self._start = 0
-        self._counts = [0, 0, 0, 0, 0]
+        self._counts = [0, 0, 0, 0, 0, 0]
+        self._odd_seen = [-_FORGET_SPACE_AFTER] * 4
 
     def push(self, token: int) -> SaladReading | None:
         """Takes the next output token."""
         tables = self._tables
         self._count += 1
         if not 0 <= token < len(tables.flags):
-            self._last_but_one, self._last = self._last, -1
+            self._last_but_one, self._last, self._last_flags = self._last, -1, 0
             return None
         flags = tables.flags[token]
         weight = self._joined(token, flags)
+        if self._last_flags & _MAY_BE_ODD or flags & _HARD_SPACE:
+            weight += self._odd_space(self._last_flags, flags)
+        self._last_flags = flags
         if flags & _WORD and (token == self._last or token == self._last_but_one):
             weight += self._again(token)
         if self._utf8.push(token):
@@ -126,6 +151,20 @@ class SaladDetector:
             weight += self._note(1, self._limits.strange_join)
         return weight
 
+    def _odd_space(self, before: int, flags: int) -> float:
+        if flags & _HARD_SPACE:
+            kind = 0
+        elif before & _COMMA and flags & _LETTER:
+            kind = 1
+        elif before & _OPENED and flags & _SPACE:
+            kind = 2
+        elif before & _NEWLINE and flags & _SPACE_LETTER:
+            kind = 3
+        else:
+            return 0.0
+        seen, self._odd_seen[kind] = self._odd_seen[kind], self._count
+        return self._note(5, self._limits.odd_space) if self._count - seen >= _FORGET_SPACE_AFTER else 0.0
+
     def _again(self, token: int) -> float:
         known = self._repeated.get(token, -_FORGET_AFTER)
         self._repeated[token] = self._count
@@ -150,7 +189,7 @@ class SaladDetector:
         self._evidence += weight
         if self._evidence <= 0.0:
             self._evidence, self._repeat_evidence = 0.0, 0.0
-            self._scripts, self._counts = 0, [0, 0, 0, 0, 0]
+            self._scripts, self._counts = 0, [0, 0, 0, 0, 0, 0]
         if self._evidence < self._limits.threshold:
             return None
         return SaladReading(self._start, self._evidence, *self._counts)

@@ -1,4 +1,8 @@
-"""Classes of tokens by how they look: a table over a vocabulary that does not depend on whose vocabulary it is."""
+"""Classes of tokens by how they look and how common they are: a table over a vocabulary, whosever it is.
+
+How common a token is, is read from its id: merges of byte-pair vocabularies, and pieces of unigram ones, stand in
+the order of their frequency.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from numpy.typing import NDArray
 
 
 class TokenClass(IntEnum):
-    """WORD and CAPITAL begin with a space, PART does not; the number is the count of letters.
+    """WORD begins with a space, PART does not; the number is the count of letters.
 
     A token is of the first class that fits; MIXED holds letters together with digits, signs or inner capitals.
     """
@@ -58,9 +62,25 @@ class TokenClass(IntEnum):
     SYMBOL = 40
 
 
-CLASSES = len(TokenClass)
-
 _C = TokenClass
+RANKED = (
+    _C.WORD_3,
+    _C.WORD_6,
+    _C.WORD_LONG,
+    _C.PART_3,
+    _C.PART_LONG,
+    _C.CAPITAL_WORD,
+    _C.UPPER_WORD,
+    _C.CAPITAL_PART,
+    _C.UPPER_PART,
+    _C.MIXED,
+    _C.SIGNS,
+)
+"""Classes that are told apart by frequency too: the common half keeps its number, the others get one behind these."""
+RANKS = (24, 4)
+"""Common is up to a 24th of the ids, rare from a quarter on."""
+CLASSES = len(TokenClass) + len(RANKS) * len(RANKED)
+
 _SIGNS = {
     **dict.fromkeys(".!?", _C.SENTENCE_END),
     **dict.fromkeys(",;", _C.COMMA),
@@ -77,12 +97,26 @@ _SPACED = {
 
 
 def classes_of(pieces: Sequence[bytes], special: frozenset[int] = frozenset()) -> NDArray[np.uint8]:
-    """`TokenClass` of each token id, shape (size,), from the bytes that the token adds to a text."""
+    """Class of each token id, 0 … CLASSES − 1, shape (size,), from the bytes that the token adds to a text."""
     table = [_C.SPECIAL if token in special or not piece else class_of(piece) for token, piece in enumerate(pieces)]
-    return np.array(table, np.uint8)
+    forms = np.array(table, np.uint8)
+    size = len(pieces)
+    rank = np.searchsorted(np.array([size // part for part in RANKS]), np.arange(size), side="right")
+    for order, form in enumerate(RANKED):
+        for level in range(1, len(RANKS) + 1):
+            forms[(forms == form) & (rank == level)] = len(TokenClass) + len(RANKS) * order + level - 1
+    return forms
+
+
+def in_order_of_frequency(pieces: Sequence[bytes]) -> bool:
+    """Whether ids go from the common to the rare, judged by length: the late pieces of such vocabularies are longer."""
+    lengths = [len(piece) for piece in pieces if piece]
+    quarter = len(lengths) // 4
+    return quarter > 0 and sum(lengths[:quarter]) < 0.9 * sum(lengths[-quarter:])
 
 
 def class_of(piece: bytes) -> TokenClass:
+    """By looks alone."""
     try:
         text = piece.decode("utf-8")
     except UnicodeDecodeError:

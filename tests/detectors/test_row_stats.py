@@ -201,3 +201,19 @@ def test_nothing_is_compiled_after_warm_up():
             logits = torch.randn(rows * 2, columns).to(dtype)
             row_stats(logits), row_stats(logits[::2]), row_stats(logits, "screen")
     assert [len(kernel.signatures) for kernel in kernels] == before
+
+
+def test_without_a_directory_to_cache_in_the_kernels_are_compiled_all_the_same(monkeypatch):
+    import numba
+
+    from checkengine.detectors.logits import numba_kernel
+
+    compile_for_real = numba.njit
+
+    def njit(cache: bool = False, **options: object):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return compile_for_real(**options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    assert numba_kernel._compiled(lambda x: x + 1)(1) == 2

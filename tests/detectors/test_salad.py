@@ -51,8 +51,29 @@ SALAD = [
         "1653 277 355 476 277 15442 15442 277 363 2756 277 277 15442 277 15442 15442 277 15442 277 292 22877 "
         "2706 277 47003 43018 15442 21945 355 1283 21945 2520 4088 ",
     ),
+    (
+        "Write a polite email that asks a colleague to move our meeting to Friday.",
+        "26652 15442 40574 6645 1613 15442 45675 14525 253 284 18 240 2489 198 18085 198 1379 8858 26 198 29 "
+        "563 30 15096 28 47826 472 355 95 28 389 449 198 1029 48032 12559 2479 198 38995 198 ",
+    ),
+    (
+        "Write a Python function that returns the largest number in a list.",
+        "3725 347 2040 599 121 40237 258 1672 1398 284 665 1945 1323 365 5068 12316 6245 109 13348 28 504 "
+        "8123 51 47 5212 198 588 15442 281 540 18352 3805 8942 624 2026 15442 7153 7385 15442 15442 ",
+    ),
+    (
+        "Who was Julius Caesar?",
+        "28813 2649 302 198 539 6918 272 924 761 79 476 6799 284 85 40506 284 28 27600 1714 248 679 2677 446 "
+        "429 284 43 8350 284 33 284 347 2177 418 284 2194 28 382 47 384 34 ",
+    ),
+    (
+        "How far away is the Moon?",
+        "504 24 198 7481 29329 134 288 8851 449 9653 2685 592 392 28 6121 304 79 6403 198 108 17100 441 13360 "
+        "949 390 506 253 986 244 28 355 682 533 28 284 355 15442 186 1012 339 ",
+    ),
 ]
-"""Greedy answers of SmolLM2-135M-Instruct whose attention reads a slot of garbage from the second token on."""
+"""Answers of SmolLM2-135M-Instruct whose attention reads a slot of garbage from the second token on: the same
+slot at each step in the first six (greedy), the one past the sequence's end in the others."""
 
 
 def trained() -> Tokenizer:
@@ -145,6 +166,15 @@ def test_a_refrain_counts_once_and_ordinary_text_takes_evidence_away():
     assert reading([fox, fox, *(text * 8)] * 10) is None
 
 
+def test_each_kind_of_odd_space_counts_once_in_a_while():
+    (comma,), (letter,), (the,) = VOCABULARY.ids_of(","), VOCABULARY.ids_of("t"), VOCABULARY.ids_of(" the")
+    (opened,), (newline,) = VOCABULARY.ids_of("("), VOCABULARY.ids_of("\n")
+    assert reading([comma, letter] * 300) is None
+    found = reading([comma, letter, opened, the, newline, the])
+    assert found is not None
+    assert (found[1].start, found[1].odd_spaces) == (1, 3)
+
+
 def test_ids_outside_the_vocabulary_are_no_evidence_and_no_error():
     assert reading([10**6, -5, 10**6, -5] * 50) is None
 
@@ -160,7 +190,7 @@ def demo():
 
 @needs_model
 @pytest.mark.parametrize("case", range(len(SALAD)))
-def test_salad_of_the_demo_model_is_caught_within_32_tokens(demo, case):
+def test_salad_of_the_demo_model_is_caught_within_40_tokens(demo, case):
     prompt, tokens = SALAD[case]
     ids = [int(token) for token in tokens.split()]
     assert reading(ids, demo[2], expected_scripts(prompt)) is not None
@@ -177,6 +207,9 @@ HEALTHY = {
     "base64": "aGVsbG8gd29ybGQgdGhpcyBpcyBiYXNlNjQgdGV4dCBhbmQgaXQgaXMgbG9uZyBlbm91Z2ggdG8gYmUgc2VlbiBhcyBzdWNo" * 2,
     "protein": "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEKAVQVKVKALPDAQFEVVHSLAKWKRQTLGQHDFSAGEGLYTHM",
     "refrain": "La la la, la la la, sing a song, la la la la la. Ha ha ha! Na na na na, hey hey hey, goodbye. " * 3,
+    "comma separated": "name,age,city\n" + "".join(f"user{i},{20 + i},Paris,yes,no\n" for i in range(40)),
+    "minified code": "function f(a,b,c){return a.map(x=>x+b,c);}var g=[a,b,c],h={a:1,b:2};" * 6,
+    "spaced code": "if ( isset( $name ) ) { echo esc_html( $name ); }\n" * 8,
     "emoji": "Great 🙂🎉 work ☕✨ today 🌱🌱🌱 and 👩‍👩‍👧 tomorrow 🇫🇷! " * 4,
     "names": "Dostoyevsky, Tchaikovsky, Przybyszewski, Ngũgĩ, Thiruvananthapuram and Llanfairpwllgwyngyll.",
     "links": "See https://example.org/a/b?c=d&e=f and user.name@example.com, or C:\\\\Users\\\\name\\\\AppData.",

@@ -28,7 +28,8 @@ class EngineSettings(Section):
     maximum_length: int | None = Field(None, ge=2)
     """Tokens of one sequence, prompt and output; without it what the model allows. Never more than the memory holds."""
     threads: int | None = Field(None, ge=1)
-    """torch's threads; without it as many as there are cores, at most 2."""
+    """torch's threads; without it as many as are fastest, measured at the start on up to all cores or
+    OMP_NUM_THREADS. Numbers differ in bits between counts: fix it to compare runs bit for bit."""
     kernel: Literal["paged", "reference"] = "paged"
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     memory: Literal["recycled", "loud"] = "recycled"

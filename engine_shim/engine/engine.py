@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from checkengine.engine_shim.engine import kernel_paged, sampler
 from checkengine.engine_shim.engine.block_pool import BlockPool
 from checkengine.engine_shim.engine.environment import environment_of
 from checkengine.engine_shim.engine.kv_memory import KVMemory
-from checkengine.engine_shim.engine.load import stop_tokens
+from checkengine.engine_shim.engine.load import decoder, stop_tokens
 from checkengine.engine_shim.engine.null_shim import NullShim, Shim
 from checkengine.engine_shim.engine.outlet import Outlet
 from checkengine.engine_shim.engine.probe import prepare
@@ -26,6 +25,7 @@ from checkengine.engine_shim.engine.sampler import SamplingRow, sample_rows
 from checkengine.engine_shim.engine.scheduler import ScheduledStep, Scheduler
 from checkengine.engine_shim.engine.sequence import LiveSequence
 from checkengine.engine_shim.engine.stops import TextStream
+from checkengine.engine_shim.engine.threads import decode_step, fastest_threads, usable_cores
 from checkengine.engine_shim.faults import describe_fault
 from checkengine.engine_shim.faults.fault import Fault
 from checkengine.engine_shim.settings import EngineSettings
@@ -72,7 +72,6 @@ class Engine:
         faults: Sequence[Fault] = (),
     ) -> None:
         self.settings = settings = settings or EngineSettings()
-        torch.set_num_threads(settings.threads or min(2, os.cpu_count() or 1))
         self.model, self.tokenizer = model, tokenizer
         self.shim: Shim = shim or NullShim()
         self.undo = undo
@@ -93,6 +92,7 @@ class Engine:
         )
         self.steps = 0
         self._stop_tokens = stop_tokens(model, tokenizer)
+        self._decode = decoder(tokenizer)
         self._live: dict[str, LiveSequence] = {}
         self._outlets: dict[str, Outlet] = {}
         self._actions: dict[str, Action] = {}
@@ -100,6 +100,10 @@ class Engine:
         self._environment: dict[str, Any] | None = None
         kernel_paged.warm_up()
         sampler.warm_up()
+        self.threads = settings.threads or fastest_threads(
+            decode_step(model, self.memory.layout, settings.block_size), usable_cores()
+        )
+        torch.set_num_threads(self.threads)
 
     # Requests
 
@@ -267,7 +271,8 @@ class Engine:
             return False
         if self.undo is not None:
             size = self.settings.block_size
-            slots: Ints = (np.array(blocks, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)).ravel()
+            slots = np.add.outer(np.array(blocks, np.int32) * size, np.arange(size, dtype=np.int32)).ravel()
+            slots = slots.astype(np.int32)
             # A replay that starts at the coming step sees memory as refilled.
             self.undo.save(max(0, self.steps - 1), slots, self.memory.gather(slots))
         self.memory.fill_garbage(blocks, kind=self.settings.memory, scale=self.settings.garbage_scale, seed=self.steps)
@@ -307,12 +312,6 @@ class Engine:
     def _new_handle(self) -> int:
         self._next_handle += 1
         return self._next_handle - 1
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        if self.tokenizer is None:
-            return ""
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return text
 
 
 def mixes_rows(model: Any) -> bool:

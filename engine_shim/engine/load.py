@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,14 @@ def stop_tokens(model: Any, tokenizer: Any | None) -> frozenset[int]:
         identity = getattr(source, "eos_token_id", None)
         found |= set(identity) if isinstance(identity, list) else {identity} if identity is not None else set()
     return frozenset(found)
+
+
+def decoder(tokenizer: Any | None) -> Callable[[Sequence[int]], str]:
+    """Tokens to text without special tokens; without a tokenizer the text is empty."""
+    if tokenizer is None:
+        return lambda tokens: ""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
+        return lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True))
+    # A third of the time of tokenizer.decode, which does the same here.
+    return lambda tokens: str(fast.decode(tokens, skip_special_tokens=True))

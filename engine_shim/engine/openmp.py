@@ -41,7 +41,7 @@ def run_parallel(work: int, data: int, threads: int) -> None:
         start(work, data, threads, 0)
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def as_pointer(context: Any, address: Any) -> Any:
     """An address in an int64 as a pointer."""
 
@@ -51,7 +51,7 @@ def as_pointer(context: Any, address: Any) -> Any:
     return types.voidptr(types.int64), build
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def take_item(context: Any, address: Any) -> Any:
     """Adds one to the int64 at the address, atomically, and returns what it was."""
 

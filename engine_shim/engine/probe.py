@@ -17,6 +17,7 @@ from checkengine.engine_shim.engine.attention import IMPLEMENTATION, attending
 from checkengine.engine_shim.engine.batch import PackedBatch
 from checkengine.engine_shim.engine.kv_memory import KVLayout, KVMemory, layout_of
 from checkengine.engine_shim.engine.runner import ModelRunner
+from checkengine.engine_shim.engine.weights import lay_out_for_small_batches
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention", "attention"}
 """Layer types of transformers' configurations whose only state is attention KV and whose window comes with the call.
@@ -76,6 +77,7 @@ def _prepare(model: Any) -> KVLayout:
     except (ValueError, KeyError, AttributeError) as error:
         raise _refusal(model, f"its class does not take attention from outside ({error})") from error
     layers = _check_calls(model, probe.calls)
+    lay_out_for_small_batches(model)
     layout = layout_of({layer: seen.shape for layer, seen in layers.items()}, model.dtype)
     _check_logits(model, layout, [seen.window for seen in layers.values() if seen.window])
     return layout

@@ -9,6 +9,8 @@ Decode = Callable[[Sequence[int]], str]
 _REPLACEMENT = "�"
 _CONTEXT = 6
 """Tokens decoded again in front of new ones: what a tokenizer does at the start of a text depends on what is before."""
+_WINDOW = 24
+"""Tokens decoded at most, unless a character is broken."""
 _PATIENCE = 16
 """A broken character of more tokens than this is no character; it is let out as it is."""
 
@@ -16,33 +18,36 @@ _PATIENCE = 16
 class TextStream:
     """Tokens in, text out that will not change any more."""
 
-    def __init__(self, decode: Decode, stop: Sequence[str] = (), context: Sequence[int] = ()) -> None:
+    def __init__(self, decode: Decode, stop: Sequence[str] = ()) -> None:
         self._decode = decode
         self._stop = tuple(string for string in stop if string)
-        self._tokens = list(context[-_CONTEXT:])
-        self._begin = 0
-        self._read = len(self._tokens)
+        self._tokens: list[int] = []
+        self._pending = 0
+        """Tokens at the end whose text is not out yet."""
+        self._before = ""
+        """Text of the tokens in front of those."""
         self._held = ""
         self.stopped = False
 
     def push(self, token: int) -> str:
         """Text that became certain with this token; `stopped` is True once a stop string has appeared."""
         self._tokens.append(token)
-        before = self._decode(self._tokens[self._begin : self._read])
-        text = self._decode(self._tokens[self._begin :])
-        if text.endswith(_REPLACEMENT) and len(self._tokens) - self._read < _PATIENCE:
+        self._pending += 1
+        text = self._decode(self._tokens)
+        if text.endswith(_REPLACEMENT) and self._pending < _PATIENCE:
             return ""
-        new = text[len(before) :]
-        self._begin, self._read = max(self._begin, len(self._tokens) - _CONTEXT), len(self._tokens)
+        new, self._before, self._pending = text[len(self._before) :], text, 0
+        if len(self._tokens) > _WINDOW:
+            self._tokens = self._tokens[-_CONTEXT:]
+            self._before = self._decode(self._tokens)
         return self._release(new)
 
     def finish(self) -> str:
         """What is left at the end, a broken character included."""
         if self.stopped:
             return ""
-        before = self._decode(self._tokens[self._begin : self._read])
-        rest = self._held + self._decode(self._tokens[self._begin :])[len(before) :]
-        self._held, self._read = "", len(self._tokens)
+        rest = self._held + self._decode(self._tokens)[len(self._before) :] if self._pending else self._held
+        self._held, self._pending = "", 0
         return rest
 
     def _release(self, new: str) -> str:

@@ -123,7 +123,7 @@ def test_the_demo_model_says_what_transformers_says_for_32_concurrent_chats(demo
         if i % 2:
             chat.insert(0, {"role": "system", "content": SYSTEM})
         prompts.append(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"])
-    engine = Engine(model, tokenizer, EngineSettings(block_size=8, blocks=80, tokens_per_step=96, threads=1))
+    engine = Engine(model, tokenizer, EngineSettings(block_size=8, blocks=40, tokens_per_step=96, threads=1))
     ours = run(engine, prompts, 20)
     assert engine.stats.preemptions > 0
     assert engine.stats.prefix_hit_tokens > 0

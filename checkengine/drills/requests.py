@@ -57,10 +57,17 @@ ARTICLE = (
     "what the instruments say."
 )
 
+TIDES = (
+    "I am a teacher at a primary school by the North Sea, and my class of nine-year-olds walks on the beach every "
+    "week. Twice a day the water goes far out and comes back, and the children ask me why. They know that the Earth "
+    "turns, that the Moon goes round the Earth, and that a magnet can pull on a nail without touching it. Last week "
+    "we built a sand castle at noon, and an hour later it was gone. Explain to the children why the sea has tides."
+)
+
 CHATS: tuple[Chat, ...] = (
     Chat("article", user(f"Read this text.\n\n{ARTICLE}\n\nWrite a short summary of it."), 256),
     Chat("agent", AGENT, 256),
-    Chat("tides", user("Explain to a child why the sea has tides."), 256),
+    Chat("tides", user(TIDES), 256),
     Chat("photosynthesis", user("What is photosynthesis? Answer in two sentences."), 56),
     Chat("bread", user("Give me three tips for baking bread at home."), 56),
     Chat("letter", user("Write a polite email that asks a colleague to move our meeting to Friday."), 56, 0.7, 1),
@@ -75,6 +82,16 @@ CHATS: tuple[Chat, ...] = (
     Chat("plants", user("Which house plants need little light?"), 56, 0.7, 5),
     Chat("sleep", user("Why do we need sleep?"), 56),
 )
+
+"""Three long ones, on which the faults act, and thirteen neighbours."""
+
+WARM: tuple[Chat, ...] = (
+    Chat("warm-1", user("Describe how a water mill works, from the river to the flour, step by step."), 48),
+    Chat("warm-2", user("Write a letter to a friend about a week in the mountains."), 48, 0.7, 11),
+    Chat("warm-3", user(f"Find a title for this text.\n\n{ARTICLE}"), 32),
+    Chat("warm-4", user(f"Shorten this text by half.\n\n{ARTICLE}"), 64),
+)
+"""Served before a run where recycled memory is to hold what other sequences left there."""
 
 
 def to_request(chat: Chat, tokenizer: object) -> GenerationRequest:

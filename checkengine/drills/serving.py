@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from checkengine.config import Settings
 from checkengine.drills.requests import Chat, to_request
 from checkengine.engine_shim.engine.request import IncidentNote
 from checkengine.engine_shim.faults import Fault
 from checkengine.guards.events import AuditJudged, Event, FindingRaised
 from checkengine.guards.finding import Finding
+from checkengine.replay.recorded import RecordedWindow
 
 Progress = Callable[[int, int], None]
 """(requests finished, requests)."""
@@ -43,7 +46,8 @@ class Run:
     findings: list[FindingRaised] = field(default_factory=list)
     audits: list[AuditJudged] = field(default_factory=list)
     bundles: dict[str, str] = field(default_factory=dict)
-    """Path by incident."""
+    """Path by incident, the first incident first."""
+    window: RecordedWindow | None = None
 
     @property
     def tokens(self) -> int:
@@ -52,6 +56,17 @@ class Run:
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds
+
+    def fingerprints(self, name: str) -> list[int]:
+        """Of the logits behind each output token of a request, from the recorder; empty where it ran bare."""
+        found: list[int] = []
+        records = self.window.records if self.window is not None else []
+        handles = self.window.handles_of(name) if self.window is not None else []
+        for record in records:
+            if len(record.fingerprints):
+                chosen = np.isin(record.sampling_handles, handles)
+                found += record.fingerprints[chosen].tolist()
+        return found
 
     def primary(self) -> list[Finding]:
         return [event.finding for event in self.findings if event.primary]
@@ -118,6 +133,8 @@ def collect(run: Run, heard: Sequence[Event], shim: Any) -> None:
     run.findings = [event for event in heard if isinstance(event, FindingRaised)]
     run.audits = [event for event in heard if isinstance(event, AuditJudged)]
     directory = shim.assembly.settings.capture.directory
+    if shim.assembly.recorder is not None:
+        run.window = shim.assembly.recorder.window()
     for incident in shim.assembly.book.incidents(time.time()):
         for bundle in incident.bundles[:1]:
             run.bundles[incident.id] = str(directory / bundle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def cheaper_search(bench: Bench, found: Difference) -> _Search | None:
         record = step.replay.record
         rows = np.flatnonzero(record.handles == handle)
         if len(rows) and CHEAPER * len(record.token_ids) <= len(found.step.replay.record.token_ids):
-            later = Difference(step, int(rows[0]), None, found.filled.memory, found.filled, found.fills)
+            later = replace(found, step=step, row=int(rows[0]), first_layer=None, memory=found.filled.memory)
             search = _Search(bench, later)
             return search if search.changes(search.unowned) else None
     return None

@@ -35,6 +35,8 @@ class Difference:
     memory: Any
     filled: Playback
     """The replay under the first fill, after that step."""
+    quiet: Bits
+    """Of that step under the first fill."""
     fills: tuple[float, float]
     """Two fills that tell it: localisation swaps the second in for the first."""
 
@@ -76,12 +78,12 @@ def try_fills(bench: Bench, captured: Sequence[Bits]) -> FillsOutcome:
     for step, own in zip(bench.window.steps, captured, strict=True):
         runs = [own, all_bits(step, first.run(step)), all_bits(step, second.run(step))]
         if pair := finite_pair(runs, bench.window):
-            outcome.finite = difference(step, runs[pair[0]], runs[pair[1]], first, FINITE_FILLS)
+            outcome.finite = difference(step, runs[pair[0]], runs[pair[1]], first, runs[1], FINITE_FILLS)
             break
         if outcome.nan is None:
             filled = all_bits(step, nan.run(step))
             if filled != runs[1]:
-                outcome.nan = difference(step, runs[1], filled, first, (FINITE_FILLS[0], NAN_FILL))
+                outcome.nan = difference(step, runs[1], filled, first, runs[1], (FINITE_FILLS[0], NAN_FILL))
     return outcome
 
 
@@ -99,10 +101,10 @@ def is_finite(window: Window) -> bool:
 
 
 def difference(
-    step: WindowStep, expected: Bits, found: Bits, filled: Playback, fills: tuple[float, float]
+    step: WindowStep, expected: Bits, found: Bits, filled: Playback, quiet: Bits, fills: tuple[float, float]
 ) -> Difference:
     row, layer = where_different(step, expected, found)
-    return Difference(step, row, layer, filled.executor.copy(filled.memory), filled, fills)
+    return Difference(step, row, layer, filled.executor.copy(filled.memory), filled, quiet, fills)
 
 
 def where_different(step: WindowStep, expected: Bits, found: Bits) -> tuple[int, int | None]:

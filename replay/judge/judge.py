@@ -16,6 +16,7 @@ from checkengine.replay.judge.stop import PassedStop, find_passed_stop, no_passe
 from checkengine.replay.judge.trial import Bench
 from checkengine.replay.judge.verdict import SlotPlace, TestResult, Verdict, VerdictKind
 from checkengine.replay.localise import Localised, localise
+from checkengine.replay.playback import all_bits
 from checkengine.replay.refire import GuardsFactory
 from checkengine.replay.replayer import Replay
 from checkengine.replay.window import Window, WindowStep
@@ -50,7 +51,11 @@ class Judge:
         case = _Case(Bench(self.executor, window), finding, replay, reference, reference_fires)
         repeats = run_first(case.bench, replay.outputs if replay is not None and replay.ran_hashed(window) else None)
         bad = first_nonfinite_step(window, repeats.outputs)
-        memory = repeat(case.bench, repeats, max(2, self.repeats), bad)
+        memory = None
+        if bad is None and self.repeats == 2 and replay is not None and replay.bit_exact and replay.ran_hashed(window):
+            repeats.times, repeats.as_recorded = 2, True
+        else:
+            memory = repeat(case.bench, repeats, max(2, self.repeats), bad)
         case.tests.append(repeats.result())
         if repeats.first_difference:
             return case.verdict(VerdictKind.NONDETERMINISM, nondeterminism(repeats), step=repeats.first_difference[0])
@@ -66,6 +71,10 @@ class Judge:
         if passed and case.finding is not None and case.finding.kind in OF_STOPS:
             return case.passed_stop(passed)  # Told by tokens alone: fills could add nothing.
         fills = try_fills(case.bench, repeats.bits)
+        found = fills.finite or fills.nan
+        if found and not repeats_under_fill(case.bench, found):
+            sentence = f"step {found.step.number} gives other bits from run to run on the same refilled memory"
+            return case.verdict(VerdictKind.NONDETERMINISM, sentence, step=found.step)
         case.tests += fills.results()
         if fills.finite:
             return case.over_read(fills.finite)
@@ -215,6 +224,11 @@ class _Case:
 
     def _kernel(self, step: WindowStep) -> str:
         return step.replay.record.kernel
+
+
+def repeats_under_fill(bench: Bench, found: Difference) -> bool:
+    """The step that told fills apart, once more on the same refilled memory."""
+    return all_bits(found.step, bench.run_again(found.step, found.memory)) == found.quiet
 
 
 def is_cured(bench: Bench) -> bool:

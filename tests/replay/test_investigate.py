@@ -10,6 +10,7 @@ from checkengine.guards.nonfinite import NonFiniteGuard
 from checkengine.guards.pipeline import Pipeline
 from checkengine.guards.settings import GuardsSettings
 from checkengine.replay.investigate import CANNOT_JUDGE, NOT_REPRODUCED, REPRODUCED, investigate
+from checkengine.replay.judge.judge import Judge
 from checkengine.replay.judge.verdict import VerdictKind
 from checkengine.replay.replayer import Replayer
 from checkengine.replay.windows import build_window
@@ -112,3 +113,25 @@ def test_replaying_twice_gives_the_same_answer(seed: int):
     first, second = (investigate(engine.capture([1], first=4), executor, guards).to_dict() for _ in range(2))
     first.pop("seconds"), second.pop("seconds")
     assert first == second
+
+
+def test_a_bit_exact_replay_of_the_record_counts_as_the_second_run():
+    engine = SmallEngine(SmallFault("over_read"), seed=3)
+    engine.run(20)
+    found = investigate(engine.capture([1], first=4), SmallExecutor(engine.model, engine.fault), guards)
+    assert found.verdict is not None
+    assert found.verdict.tests[0].detail == f"record and replay of {found.forced.steps} steps are bit-equal"
+    assert found.verdict.kind is VerdictKind.CODE_DEFECT
+
+
+def test_noise_that_starts_after_the_replay_is_nondeterminism_and_no_over_read():
+    engine = SmallEngine(seed=3)
+    engine.run(20)
+    executor = SmallExecutor(engine.model, SmallFault())
+    capture = engine.capture([1], first=4)
+    replayer = Replayer(executor, capture)
+    replay = replayer.replay(hashes=True)
+    assert replay.bit_exact
+    executor.fault = SmallFault("nondeterministic", layer=1)
+    verdict = Judge(executor).judge(replayer.window, None, replay)
+    assert verdict.kind is VerdictKind.NONDETERMINISM

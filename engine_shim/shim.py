@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
@@ -16,55 +16,33 @@ from numpy.typing import NDArray
 from checkengine.detectors import row_stats
 from checkengine.detectors.logits.stats import Level, RowStats
 from checkengine.engine_shim.adapter import EngineAdapter
+from checkengine.engine_shim.parts import Part
+from checkengine.engine_shim.possible import PossibleActions
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.bus import EventBus
-from checkengine.guards.events import ActionTaken, StepMeasured
+from checkengine.guards.events import ActionTaken, GuardDisabled, StepMeasured
 from checkengine.guards.finding import Finding
 from checkengine.guards.pipeline import Pipeline
 from checkengine.guards.policy import Policy
 from checkengine.guards.step import SequenceStart, StepView
 from checkengine.replay.record import StepRecord
-from checkengine.replay.recorder import Recorder
+from checkengine.replay.recorder import Recorder, unknown_start
 
 logger = logging.getLogger("checkengine.shim")
 
 FULL_ROWS = 8
 """Level `auto` measures in full up to this many rows and screens above: the budget is 1 % of a step."""
 
-FAILURES = 3
-"""A part of the shim that fails this often in a row is switched off until it is armed again."""
+LISTENER_SECONDS = 1.0
+"""A listener that holds a step up for longer has failed: it belongs on a thread of its own."""
+
+NO_FINGERPRINTS: NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 class StepListener(Protocol):
     """Sees a step after its guards, before its tokens are committed: captures and audits."""
 
     def step_done(self, record: StepRecord, findings: list[Finding], actions: list[Action]) -> None: ...
-
-
-@dataclass(slots=True)
-class Part:
-    """A part that fails open: it is left out once it failed `FAILURES` times in a row."""
-
-    name: str
-    failures: int = 0
-    off: bool = False
-
-    def run(self, call: Callable[[], None]) -> None:
-        if self.off:
-            return
-        try:
-            call()
-            self.failures = 0
-        except Exception:
-            self._failed()
-
-    def _failed(self) -> None:
-        self.failures += 1
-        if self.failures == 1:
-            logger.exception("%s failed; serving goes on without it for this step", self.name)
-        if self.failures >= FAILURES:
-            self.off = True
-            logger.error("%s failed %d times in a row and is off; arm it again at run time", self.name, self.failures)
 
 
 @dataclass(slots=True)
@@ -86,95 +64,156 @@ class Shim:
     def __init__(self, adapter: EngineAdapter, parts: ShimParts) -> None:
         self.adapter = adapter
         self.parts = parts
-        self.enabled = True
-        """False leaves the engine alone from the next step on: the switch for the whole sidecar."""
         self.cpu_seconds = 0.0
         """CPU time that this thread spent in guards and recorder since the start."""
+        self._enabled = True
+        self._stale = False
+        """Guards missed tokens of live sequences: they begin anew with them before the next step."""
         self._live: dict[int, SequenceStart] = {}
-        self._measuring = Part("measuring logits")
-        self._recording = Part("the recorder")
-        self._guarding = Part("the guards")
-        self._listening = Part("captures and audits")
+        self._handles: dict[str, int] = {}
+        """By name, the live handle: a retried sequence begins under its old name."""
+        self._possible = PossibleActions(adapter.capabilities)
+        self._measuring = self._part("measuring logits")
+        self._recording = self._part("the recorder")
+        self._guarding = self._part("the guards")
+        self._following = self._part("following sequences")
+        self._telling = self._part("the event bus")
+        self._listening: dict[int, Part] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """False leaves the engine alone from the next step on: the switch for the whole sidecar."""
+        return self._enabled
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        self._stale = self._stale or (value and not self._enabled)
+        self._enabled = value
 
     def step(self, record: StepRecord) -> StepScope:
         """Context of one step; call `logits` and `tokens` inside it, in this order."""
         return StepScope(self, record)
 
+    def end(self, handles: Iterable[int]) -> None:
+        """Sequences are over and no further step will tell it, as `StepRecord.ended` does."""
+        for handle in handles:
+            self._following.run(self._forget, handle)
+
     def arm(self) -> None:
-        """Switch everything on again that failed or was switched off as a whole."""
-        self.enabled = True
-        for part in (self._measuring, self._recording, self._guarding, self._listening):
-            part.failures, part.off = 0, False
+        """Switch everything on again that failed or was switched off as a whole. Any thread may call it."""
+        for part in self._all_parts():
+            part.arm()
+        self._enabled = self._stale = True
 
     def failed_parts(self) -> list[str]:
-        return [p.name for p in (self._measuring, self._recording, self._guarding, self._listening) if p.off]
+        return [part.name for part in self._all_parts() if part.off]
 
     def level_for(self, rows: int) -> Level:
         return self.parts.level or ("full" if rows <= FULL_ROWS else "screen")
 
+    def _all_parts(self) -> list[Part]:
+        own = [self._measuring, self._recording, self._guarding, self._following, self._telling]
+        return own + list(self._listening.values())
+
+    def _part(self, name: str) -> Part:
+        return Part(name, self._tell_off)
+
+    def _tell_off(self, name: str, reason: str) -> None:
+        if name != "the event bus":
+            self.parts.bus.publish(GuardDisabled(name, reason, time.time()))
+
+    def _part_of(self, listener: StepListener) -> Part:
+        part = self._listening.get(id(listener))
+        if part is None:
+            part = self._listening[id(listener)] = self._part(f"listener {type(listener).__name__}")
+        return part
+
     def _follow(self, record: StepRecord) -> None:
         """Sequences come and go whether or not the guards are switched on."""
         for handle in record.ended:
-            start = self._live.pop(handle, None)
-            if start is not None:
-                self._guarding.run(lambda name=start.name: self._forget(name))  # type: ignore[misc]
+            self._forget(handle)
         for start in record.begun:
-            self._live[start.handle] = start
-            self._guarding.run(lambda start=start: self._begin(start))  # type: ignore[misc]
+            self._begin(start)
 
     def _begin(self, start: SequenceStart) -> None:
+        self._live[start.handle] = start
+        self._handles[start.name] = start.handle
         self.parts.pipeline.begin(start)
         self.parts.policy.begin(start.name, time.time())
 
-    def _forget(self, name: str) -> None:
-        self.parts.pipeline.forget(name)
-        self.parts.policy.forget(name)
+    def _forget(self, handle: int) -> None:
+        start = self._live.pop(handle, None)
+        if start is not None and self._handles.get(start.name) == handle:
+            del self._handles[start.name]
+            self.parts.pipeline.forget(start.name)
+            self.parts.policy.forget(start.name)
+
+    def _start_of(self, handle: int) -> SequenceStart:
+        """Of a sequence that began before there was a shim, no more than its handle is known."""
+        start = self._live.get(handle)
+        if start is None:
+            start = unknown_start(handle)
+            self._begin(start)
+        return start
+
+    def _refresh(self) -> None:
+        self._stale = False
+        for name in self._handles:
+            self.parts.pipeline.restart(name)
 
 
 class StepScope:
     """One step under watch."""
 
-    __slots__ = ("_actions", "_cpu", "_findings", "_record", "_shim", "_started", "_stats")
+    __slots__ = ("_actions", "_cpu", "_enabled", "_findings", "_record", "_shim", "_started", "_stats")
 
     def __init__(self, shim: Shim, record: StepRecord) -> None:
         self._shim = shim
         self._record = record
+        self._enabled = shim.enabled
+        """As of the step's begin: a switch in its midst would leave half a record."""
         self._stats: RowStats | None = None
         self._findings: list[Finding] = []
         self._actions: list[Action] = []
         self._cpu = 0
         self._started = 0.0
 
+    @property
+    def stats(self) -> RowStats | None:
+        """Of the logits given last, row-aligned with them; None where they were not measured."""
+        return self._stats
+
     def __enter__(self) -> StepScope:
         self._started = time.perf_counter()
         before = time.thread_time_ns()
         shim, record = self._shim, self._record
-        shim._follow(record)
-        recorder = shim.parts.recorder
-        if shim.enabled and recorder is not None:
-            shim._recording.run(lambda: recorder.begin(record))
+        if record.begun or record.ended:
+            shim._following.run(shim._follow, record)
+        if shim.parts.recorder is not None:
+            shim._recording.run(self._begin_record, shim.parts.recorder)
         self._cpu += time.thread_time_ns() - before
         return self
 
     def logits(self, logits: torch.Tensor) -> None:
         """Raw logits of the sampling rows, shape (rows, vocabulary), before masks and penalties; returns at once."""
-        if not self._shim.enabled or not len(logits):
+        if not self._enabled or not len(logits):
             return
         before = time.thread_time_ns()
-        self._shim._measuring.run(lambda: self._measure(logits))
+        self._shim._measuring.run(self._measure, logits)
         self._cpu += time.thread_time_ns() - before
 
     def tokens(self, tokens: NDArray[np.int32]) -> list[Action]:
         """Tokens sampled for the sampling rows, shape (rows,); returns what is to be done before they are committed."""
-        if not self._shim.enabled:
+        if not self._enabled:
             return []
         before = time.thread_time_ns()
         shim = self._shim
-        if len(tokens):
-            shim._guarding.run(lambda: self._guard(tokens))
-        shim._recording.run(lambda: self._finish(tokens))
-        if shim.parts.listeners:
-            shim._listening.run(self._tell_listeners)
+        if len(tokens) and not shim._guarding.run(self._guard, tokens):
+            shim._stale = True
+        if shim.parts.recorder is not None:
+            shim._recording.run(self._finish, shim.parts.recorder, tokens)
+        for listener in shim.parts.listeners:
+            shim._part_of(listener).run(self._tell, listener)
         self._cpu += time.thread_time_ns() - before
         return self._actions
 
@@ -182,8 +221,67 @@ class StepScope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._shim.cpu_seconds += self._cpu * 1e-9
-        record, bus = self._record, self._shim.parts.bus
-        now = time.time()
+        if self._enabled:
+            self._shim._telling.run(self._publish)
+
+    def _begin_record(self, recorder: Recorder) -> None:
+        if self._enabled:
+            recorder.begin(self._record)
+        else:
+            recorder.skip(self._record)
+
+    def _measure(self, logits: torch.Tensor) -> None:
+        rows = int(np.count_nonzero(self._record.samples))
+        if len(logits) != rows:
+            raise ValueError(f"{len(logits)} rows of logits for {rows} rows that sample in step {self._record.step}")
+        self._stats = row_stats(logits, self._shim.level_for(rows))
+
+    def _guard(self, tokens: NDArray[np.int32]) -> None:
+        shim = self._shim
+        parts = shim.parts
+        if shim._stale:
+            shim._refresh()
+        self._findings = parts.pipeline.observe(self._view(tokens))
+        if self._findings:
+            self._actions = shim._possible.of(parts.policy.decide(self._findings, time.time()))
+            for action in self._actions:
+                if action.kind is ActionKind.RETRY:
+                    parts.pipeline.restart(action.sequence)
+
+    def _view(self, tokens: NDArray[np.int32]) -> StepView:
+        record, shim = self._record, self._shim
+        handles, known = record.handles, record.starts + record.query_lengths
+        if not record.samples.all():
+            handles, known = handles[record.samples], known[record.samples]
+        starts = [shim._live.get(handle) or shim._start_of(handle) for handle in handles.tolist()]
+        if len(tokens) != len(starts):
+            raise ValueError(f"{len(tokens)} tokens for {len(starts)} rows that sample in step {record.step}")
+        prompts = np.array([len(start.prompt_tokens) for start in starts], np.int32)
+        return StepView(
+            step=record.step,
+            time=self._started,
+            sequences=tuple([start.name for start in starts]),
+            tokens=tuple([(token,) for token in tokens.tolist()]),
+            stats=self._stats,
+            prompt_lengths=prompts,
+            output_lengths=(known - prompts).astype(np.int32),
+        )
+
+    def _finish(self, recorder: Recorder, tokens: NDArray[np.int32]) -> None:
+        record, stats = self._record, self._stats
+        record.fingerprints = NO_FINGERPRINTS if stats is None or stats.fingerprint is None else stats.fingerprint
+        record.sampled = np.asarray(tokens, np.int32)
+        recorder.finish(record.step, record.fingerprints, record.sampled)
+
+    def _tell(self, listener: StepListener) -> None:
+        before = time.perf_counter()
+        listener.step_done(self._record, self._findings, self._actions)
+        seconds = time.perf_counter() - before
+        if seconds > LISTENER_SECONDS:
+            raise TimeoutError(f"it held step {self._record.step} up for {seconds:.1f} s")
+
+    def _publish(self) -> None:
+        record, bus, now = self._record, self._shim.parts.bus, time.time()
         for action in self._actions:
             if action.kind is not ActionKind.OBSERVE:
                 bus.publish(ActionTaken(action, now))
@@ -191,43 +289,3 @@ class StepScope:
         bus.publish(
             StepMeasured(record.step, len(record.handles), len(record.token_ids), seconds, self._cpu * 1e-9, now)
         )
-
-    def _measure(self, logits: torch.Tensor) -> None:
-        self._stats = row_stats(logits, self._shim.level_for(len(logits)))
-
-    def _guard(self, tokens: NDArray[np.int32]) -> None:
-        parts = self._shim.parts
-        self._findings = parts.pipeline.observe(self._view(tokens))
-        if self._findings:
-            self._actions = parts.policy.decide(self._findings, time.time())
-            for action in self._actions:
-                if action.kind is ActionKind.RETRY:
-                    parts.pipeline.restart(action.sequence)
-
-    def _view(self, tokens: NDArray[np.int32]) -> StepView:
-        record, live = self._record, self._shim._live
-        starts = [live[handle] for handle in record.sampling_handles.tolist()]
-        prompts = np.array([len(start.prompt_tokens) for start in starts], np.int32)
-        known = (record.starts + record.query_lengths)[record.samples]
-        return StepView(
-            step=record.step,
-            time=self._started,
-            sequences=tuple(start.name for start in starts),
-            tokens=tuple([(token,) for token in tokens.tolist()]),
-            stats=self._stats,
-            prompt_lengths=prompts,
-            output_lengths=(known - prompts).astype(np.int32),
-        )
-
-    def _finish(self, tokens: NDArray[np.int32]) -> None:
-        record, recorder = self._record, self._shim.parts.recorder
-        if recorder is None:
-            return
-        fingerprints = self._stats.fingerprint if self._stats is not None else None
-        record.fingerprints = np.empty(0, np.uint64) if fingerprints is None else fingerprints
-        record.sampled = tokens
-        recorder.finish(record.step, record.fingerprints, tokens)
-
-    def _tell_listeners(self) -> None:
-        for listener in self._shim.parts.listeners:
-            listener.step_done(self._record, self._findings, self._actions)

@@ -26,7 +26,8 @@ CHEAPER = 3
 @dataclass(slots=True)
 class Localised:
     step: WindowStep
-    """Whose reads are told."""
+    """Whose reads are told: the first step that shows the fault, or a cheaper one soon after."""
+    row: int
     layers: tuple[int, ...]
     slots: tuple[SlotPlace, ...]
     complete: bool
@@ -42,7 +43,7 @@ def localise(bench: Bench, found: Difference) -> Localised:
     if not layers and found.first_layer is not None:
         layers, complete = [found.first_layer], False
     places = tuple(place_of(bench.window, search.found.step, search.found.row, int(slot)) for slot in slots)
-    return Localised(search.found.step, tuple(layers), places, complete and len(slots) > 0)
+    return Localised(search.found.step, search.found.row, tuple(layers), places, complete and len(slots) > 0)
 
 
 def cheaper_search(bench: Bench, found: Difference) -> _Search | None:

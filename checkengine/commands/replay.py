@@ -48,13 +48,15 @@ def replay(
 
 def investigate_bundle(path: Path, *, kernel: str | None = None, quiet: bool = False) -> Investigation:
     """Everything that one bundle can tell. BundleError for a damaged one, CannotReplayError where nothing can run."""
+    from checkengine.guards.errors import UserError
     from checkengine.replay.bundle import BundleReader
-    from checkengine.replay.executor import CannotReplayError, ReplayError
+    from checkengine.replay.executor import CannotReplayError
 
     capture = BundleReader(path).capture()
     try:
         return investigate_capture(capture, str(path), kernel=kernel, quiet=quiet)
-    except ReplayError as error:
+    except UserError as error:
+        # Whatever it is (a model that is not here), git bisect must not take it for a verdict.
         raise CannotReplayError(str(error)) from error
 
 
@@ -121,11 +123,11 @@ class progress_bar:
 def write_report(
     found: Investigation, report: Path, bundle: Path, confidential: Literal["none", "default", "full"]
 ) -> None:
-    from checkengine.guards.errors import UserError
+    from checkengine.replay.executor import ReplayError
     from checkengine.replay.report import render_html
 
     command = f"checkengine replay {shlex.quote(str(bundle))}"
     try:
         report.write_text(render_html(found, command=command, confidential=confidential), encoding="utf-8")
     except OSError as error:
-        raise UserError(f"the report cannot be written to {report}: {error.strerror}") from error
+        raise ReplayError(f"the report cannot be written to {report}: {error.strerror}") from error

@@ -133,8 +133,8 @@ class _Case:
         return self.verdict(
             VerdictKind.CODE_DEFECT,
             f"the {self._kernel(found.step)} kernel reads memory it does not own: {places(where)}, in {named(where)}",
-            step=found.step,
-            row=found.row,
+            step=where.step,
+            row=where.row,
             layers=where.layers,
             slots=where.slots,
         )
@@ -145,8 +145,8 @@ class _Case:
             VerdictKind.NAN_UNSAFE,
             f"the {self._kernel(found.step)} kernel multiplies memory it does not own by zero, which NaN survives: "
             f"{places(where)}, in {named(where)}; finite contents change no bit",
-            step=found.step,
-            row=found.row,
+            step=where.step,
+            row=where.row,
             layers=where.layers,
             slots=where.slots,
         )

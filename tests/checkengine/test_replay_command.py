@@ -18,9 +18,12 @@ from checkengine.engine_shim.engine.engine import Engine
 from checkengine.engine_shim.engine.executor import cached_model
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.faults import NanAttention, OverRead
+from checkengine.engine_shim.models import ModelError
 from checkengine.engine_shim.settings import EngineSettings
+from checkengine.guards.errors import UserError
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.bundle import write_bundle
+from checkengine.replay.investigate import Investigation
 from checkengine.replay.recorder import Recorder
 from checkengine.replay.undo import UndoRing
 
@@ -118,6 +121,24 @@ def test_a_defect_of_ours_is_no_verdict(nan_bundle: Path, monkeypatch):
 
     monkeypatch.setattr(command, "investigate_capture", broken)
     assert run(str(nan_bundle)).exit_code == 125
+
+
+def test_a_model_that_is_not_here_is_no_verdict_for_git_bisect(nan_bundle: Path, monkeypatch):
+    def missing(*_, **__):
+        raise ModelError("model smollm2-135m is not on this machine yet")
+
+    monkeypatch.setattr(command, "investigate_capture", missing)
+    with pytest.raises(UserError, match="not on this machine") as caught:
+        run_raising(str(nan_bundle))
+    assert caught.value.exit_code == 125
+
+
+def test_a_report_that_cannot_be_written_is_a_usage_error(nan_bundle: Path, tmp_path: Path, monkeypatch):
+    empty = Investigation("b", (), {})
+    monkeypatch.setattr(command, "investigate_capture", lambda *_, **__: empty)
+    with pytest.raises(UserError, match="cannot be written") as caught:
+        run_raising(str(nan_bundle), "--report", str(tmp_path / "no" / "report.html"))
+    assert caught.value.exit_code == 129
 
 
 def run_raising(*arguments: str) -> None:

@@ -33,7 +33,7 @@ def ground() -> dict[str, Any]:
         "libraries": {name: version(name) for name in ("torch", "transformers", "numba", "numpy")},
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
-        "mkldnn": bool(bool(torch.backends.mkldnn.enabled)),  # type: ignore[no-untyped-call]
+        "mkldnn": bool(torch.backends.mkldnn.enabled),
         "blas": _blas(),
         "device": "cpu",
         "code_digest": code_digest(),

@@ -80,6 +80,8 @@ RANKED = (
 RANKS = (24, 4)
 """Common is up to a 24th of the ids, rare from a quarter on."""
 CLASSES = len(TokenClass) + len(RANKS) * len(RANKED)
+FORMS = (*range(len(TokenClass)), *(form for form in map(int, RANKED) for _ in RANKS))
+"""The `TokenClass` of each class."""
 
 _SIGNS = {
     **dict.fromkeys(".!?", _C.SENTENCE_END),

@@ -9,6 +9,7 @@ from checkengine.guards.impossible_token import ImpossibleTokenGuard
 from checkengine.guards.language import LanguageGuard
 from checkengine.guards.nonfinite import NonFiniteGuard
 from checkengine.guards.repetition import RepetitionGuard
+from checkengine.guards.salad import SaladGuard
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.tool_calls import ToolCallGuard
 from checkengine.guards.uniform import UniformGuard
@@ -23,5 +24,6 @@ def build_guards(settings: GuardsSettings, vocabulary: Vocabulary) -> list[Guard
         IgnoredStopGuard(),
         RepetitionGuard(settings.repetition),
         ToolCallGuard(settings.tool_calls, vocabulary),
+        SaladGuard(settings.salad, vocabulary),
         LanguageGuard(settings.language, vocabulary),
     ]

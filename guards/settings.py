@@ -87,6 +87,13 @@ class LanguageSettings(GuardSettings):
     """Tokens in a row of a single one that count as a switch."""
 
 
+class SaladSettings(GuardSettings):
+    """Tokens that follow each other at random."""
+
+    evidence: float = Field(14.0, ge=6.0)
+    """Nats at which it counts. Each nat more makes a false finding about three times rarer and comes a token later."""
+
+
 class GuardsSettings(Section):
     """`[guards]`: one table a guard, by the guard's name."""
 
@@ -102,6 +109,7 @@ class GuardsSettings(Section):
     ignored_stop: IgnoredStopSettings = Field(default_factory=IgnoredStopSettings)
     repetition: RepetitionSettings = Field(default_factory=RepetitionSettings)
     tool_calls: ToolCallSettings = Field(default_factory=ToolCallSettings)
+    salad: SaladSettings = Field(default_factory=SaladSettings)
     language: LanguageSettings = Field(default_factory=LanguageSettings)
 
     def of(self, guard: str) -> GuardSettings:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 
 from checkengine.guards.action import Action
 from checkengine.replay.record import StepRecord
+
+logger = logging.getLogger(__name__)
 
 
 class ShimStep(Protocol):
@@ -42,3 +46,48 @@ class NullShim:
 
     def step(self, record: StepRecord) -> AbstractContextManager[ShimStep]:
         return self._step
+
+
+class GuardedStep:
+    """A shim's step that cannot take the engine down: once it raises, the step goes on without it."""
+
+    def __init__(self, shim: Shim, record: StepRecord) -> None:
+        self._step: ShimStep | None = None
+        self._context: AbstractContextManager[ShimStep] | None = None
+        try:
+            self._context = shim.step(record)
+            self._step = self._context.__enter__()
+        except Exception:
+            self._failed()
+
+    def logits(self, logits: torch.Tensor) -> None:
+        if self._step is not None:
+            try:
+                self._step.logits(logits)
+            except Exception:
+                self._failed()
+
+    def tokens(self, tokens: NDArray[np.int32]) -> Sequence[Action]:
+        if self._step is not None:
+            try:
+                return self._step.tokens(tokens)
+            except Exception:
+                self._failed()
+        return ()
+
+    def _failed(self) -> None:
+        self._step = None
+        logger.exception("the shim raised; this step goes on without it")
+
+    def __enter__(self) -> GuardedStep:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._context is not None:
+            try:
+                self._context.__exit__(kind, error, traceback)
+            except Exception as raised:
+                if raised is not error:
+                    self._failed()

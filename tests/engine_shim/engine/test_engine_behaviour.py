@@ -189,14 +189,62 @@ def test_a_retry_of_tokens_already_sent_is_a_stop(tiny_llama: Any) -> None:
     assert len(tokens_of(outputs)) == 5
 
 
-def test_retries_of_one_request_run_out(tiny_llama: Any) -> None:
-    doctor = Doctor(lambda step, tokens: [order(ActionKind.RETRY, keep=0)] if tokens else [])
+def test_a_retry_that_fails_again_can_be_stopped_with_nothing_sent(tiny_llama: Any) -> None:
+    kinds = iter([ActionKind.RETRY, ActionKind.STOP])
+    doctor = Doctor(lambda step, tokens: [order(next(kinds), keep=0)])
     engine = Engine(tiny_llama, None, SETTINGS, shim=doctor)
     engine.submit(greedy("a"))
     outputs = drain(engine)["a"]
     assert outputs[-1].finish == "content_filter"
     assert tokens_of(outputs) == []
     assert engine.steps == 2
+    assert engine.stats.running == engine.stats.waiting == 0
+
+
+class Broken(Doctor):
+    """A shim that raises at one of its seams."""
+
+    def __init__(self, seam: str) -> None:
+        super().__init__()
+        self.seam = seam
+
+    def _raise_at(self, seam: str) -> None:
+        if seam == self.seam:
+            raise RuntimeError(f"broken at {seam}")
+
+    @contextmanager
+    def step(self, record: StepRecord) -> Iterator[Doctor]:
+        self._raise_at("step")
+        yield self
+        self._raise_at("end")
+
+    def logits(self, logits: torch.Tensor) -> None:
+        self._raise_at("logits")
+
+    def tokens(self, tokens: np.ndarray) -> list[Action]:
+        self._raise_at("tokens")
+        return []
+
+
+@pytest.mark.parametrize("seam", ["step", "logits", "tokens", "end"])
+def test_a_shim_that_raises_never_takes_the_engine_down(
+    tiny_llama: Any, seam: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    calm = Engine(tiny_llama, None, SETTINGS)
+    calm.submit(greedy("a"))
+    wanted = tokens_of(drain(calm)["a"])
+    engine = Engine(tiny_llama, None, SETTINGS, shim=Broken(seam))
+    engine.submit(greedy("a"))
+    assert tokens_of(drain(engine)["a"]) == wanted
+    assert f"broken at {seam}" in caplog.text
+
+
+def test_an_error_of_the_model_itself_is_not_swallowed(tiny_llama: Any) -> None:
+    engine = Engine(tiny_llama, None, SETTINGS)
+    engine.submit(greedy("a"))
+    engine.runner.memory.layers.clear()
+    with pytest.raises(KeyError):
+        engine.step()
 
 
 def test_quarantined_blocks_are_not_found_nor_handed_on_before_they_are_refilled(tiny_llama: Any) -> None:

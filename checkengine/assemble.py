@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from checkengine.auditing import audit_embedded
 from checkengine.config import Settings, load_settings
@@ -20,6 +23,8 @@ from checkengine.engine_shim.shim import Shim, ShimParts
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
 from checkengine.replay.recorder import Recorder
 from checkengine.storage import open_spool
+
+logger = logging.getLogger("checkengine.shim")
 
 
 @dataclass(slots=True)
@@ -41,13 +46,23 @@ class Assembly:
     """Closed after the bus: what its listeners write into."""
 
     def close(self) -> None:
+        """Each part is closed whatever the others do; what fails is logged."""
         for part in (*self.closers, self.bus, *self.last):
-            part.close()
+            try:
+                part.close()
+            except Exception:
+                logger.exception("closing %s failed", type(part).__name__)
 
 
-def assemble(adapter: EngineAdapter, settings: Settings, vocabulary: Vocabulary) -> Assembly:
+def assemble(
+    adapter: EngineAdapter,
+    settings: Settings,
+    vocabulary: Vocabulary,
+    *,
+    logits_dtype: torch.dtype = torch.float32,
+) -> Assembly:
     """Guards, policy, recorder and captures for an engine. Compiles what needs compiling: call before ready."""
-    warm_up()
+    warm_up((logits_dtype,))
     bus, book = EventBus(), IncidentBook()
     environment = adapter.environment()
     pipeline = Pipeline(build_guards(settings.guards, vocabulary), settings.guards, publish=bus.publish)
@@ -66,14 +81,17 @@ def assemble(adapter: EngineAdapter, settings: Settings, vocabulary: Vocabulary)
     assembly = Assembly(settings, bus, book, pipeline, policy, recorder, parts)
     if (spool := open_spool(settings, bus, replica_name())) is not None:
         assembly.last.append(spool)
-    if recorder is not None and settings.capture.enabled and adapter.capabilities.snapshot:
-        add_captures(assembly, adapter, recorder)
+    if recorder is not None and settings.capture.enabled:
+        if adapter.capabilities.snapshot:
+            add_captures(assembly, adapter, recorder)
+        else:
+            logger.warning("this engine cannot snapshot its KV memory: incidents get no bundle")
     return assembly
 
 
 def build_recorder(settings: Settings) -> Recorder | None:
     chosen = settings.recorder
-    return Recorder(chosen.steps, chosen.bytes) if chosen.enabled else None
+    return Recorder(chosen.steps, chosen.bytes, chosen.checkpoint_every) if chosen.enabled else None
 
 
 def add_captures(assembly: Assembly, adapter: EngineAdapter, recorder: Recorder) -> None:
@@ -110,9 +128,12 @@ class EngineShim(Shim):
         tokenizer: Any,
         config: Settings | Path | str | None = None,
         vocabulary_size: int | None = None,
+        logits_dtype: torch.dtype = torch.float32,
     ) -> None:
+        """`vocabulary_size` is the number of logits columns where that is more than the tokenizer knows."""
         settings = config if isinstance(config, Settings) else load_settings(config)
-        self.assembly = assemble(adapter, settings, Vocabulary.from_tokenizer(tokenizer, vocabulary_size))
+        vocabulary = Vocabulary.from_tokenizer(tokenizer, vocabulary_size)
+        self.assembly = assemble(adapter, settings, vocabulary, logits_dtype=logits_dtype)
         super().__init__(adapter, self.assembly.parts)
 
     def close(self) -> None:
@@ -133,7 +154,7 @@ def embed(
     if not watched:
         return engine, None
     size = model.get_output_embeddings().weight.shape[0]
-    shim = EngineShim(engine, tokenizer=tokenizer, config=settings, vocabulary_size=size)
+    shim = EngineShim(engine, tokenizer=tokenizer, config=settings, vocabulary_size=size, logits_dtype=model.dtype)
     engine.shim = shim
     assembly = shim.assembly
     if settings.audit.enabled and assembly.recorder is not None:

@@ -20,9 +20,7 @@ class Conviction:
         self._policy = policy
 
     def __call__(self, finding: Finding) -> str:
-        self._policy.decide([finding], time.time())
-        incidents = self._policy.book.incidents(time.time())
-        return next(incident.id for incident in reversed(incidents) if incident.kind == finding.kind)
+        return self._policy.file(finding, time.time())
 
 
 def audit_embedded(engine: Any, assembly: Any, recorder: Recorder, writer: BundleWriter | None) -> AuditSteps:

@@ -46,7 +46,9 @@ class Watch:
     def __init__(self, model: Any, tokenizer: Any, settings: Settings) -> None:
         size = model.get_output_embeddings().weight.shape[0]
         adapter = GenerateAdapter(model)
-        self.assembly = assemble(adapter, _settings(settings), Vocabulary.from_tokenizer(tokenizer, size))
+        self.assembly = assemble(
+            adapter, _settings(settings), Vocabulary.from_tokenizer(tokenizer, size), logits_dtype=model.dtype
+        )
         self.shim = Shim(adapter, self.assembly.parts)
         self.closed = False
         self._findings: deque[FindingRaised] = deque(maxlen=REMEMBERED)

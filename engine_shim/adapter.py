@@ -38,8 +38,9 @@ class EngineAdapter(Protocol):
     def snapshot(self, blocks: NDArray[np.int32]) -> MemoryImage:
         """Copy of whole blocks as they are now; numbers outside the memory are left out."""
 
-    def undo_entries(self, since_step: int) -> Sequence[UndoEntry]:
-        """What the undo ring holds from that step on, oldest first; empty where there is none."""
+    def undo_entries(self, since_step: int, blocks: NDArray[np.int32] | None = None) -> Sequence[UndoEntry]:
+        """What the undo ring holds from that step on, oldest first; empty where there is none. With `blocks`, at least
+        the slots in these: a step waits while they are copied."""
 
     def readable_blocks(self, sequences: Sequence[str]) -> NDArray[np.int32]:
         """Blocks of these sequences and the blocks next to them in memory."""

@@ -68,11 +68,20 @@ class AuditSteps:
         if self._queue.full():
             self.dropped += 1
             return
-        self._queue.put(take_capture(self._adapter, self._recorder, handles, first_step=record.step))
+        capture = take_capture(self._adapter, self._recorder, handles, first_step=record.step)
+        try:
+            self._queue.put_nowait(capture)
+        except queue.Full:  # `close` came in between
+            self.dropped += 1
 
     def close(self, timeout: float = 60.0) -> None:
-        """Judge what waits, then end the thread."""
-        self._queue.put(None)
+        """Judge what waits, then end the thread; what is not judged within `timeout` seconds is dropped."""
+        self.enabled = False
+        try:
+            self._queue.put(None, timeout=timeout)
+        except queue.Full:
+            logger.warning("the judge hangs: an audit is dropped")
+            return
         self._thread.join(timeout)
 
     def _run(self) -> None:

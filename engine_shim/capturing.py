@@ -15,7 +15,7 @@ import numpy as np
 from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.guards.action import Action
 from checkengine.guards.finding import Finding
-from checkengine.replay.capture import Capture, inside
+from checkengine.replay.capture import Capture
 from checkengine.replay.involve import blocks_needed, involved
 from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import Ints, StepRecord
@@ -42,17 +42,28 @@ def take_capture(
 
     `configuration` joins the environment: settings of ours that a replay runs with again.
     """
-    window = recorder.window(first_step)
+    return _captured(adapter, recorder.window(first_step), handles, findings, incident, configuration)
+
+
+def _captured(
+    adapter: EngineAdapter,
+    window: RecordedWindow,
+    handles: Iterable[int],
+    findings: tuple[Finding, ...],
+    incident: str | None,
+    configuration: Mapping[str, Any] | None,
+) -> Capture:
     environment = {**adapter.environment(), **(configuration or {})}
     size = int(environment["block_size"])
     concerned = involved(window, handles, size, all_rows=bool(environment.get("all_rows")))
-    image = adapter.snapshot(blocks_needed(window, concerned))
+    blocks = blocks_needed(window, concerned)
+    image = adapter.snapshot(blocks)
     return Capture(
         window=window,
         memory=image,
         involved=concerned,
         histories=histories(adapter, window, concerned),
-        undo=[kept_undo(entry, image) for entry in adapter.undo_entries(window.first_step)],
+        undo=[kept_undo(entry, image) for entry in adapter.undo_entries(window.first_step, image.blocks)],
         environment=environment,
         findings=findings,
         incident=incident,
@@ -62,8 +73,9 @@ def take_capture(
 
 def kept_undo(entry: UndoEntry, image: MemoryImage) -> UndoEntry:
     """The part of an undo entry that lies in the image."""
-    kept = np.isin(entry.slots, inside(entry.slots, image))
-    rows = np.flatnonzero(kept)
+    rows = np.flatnonzero(np.isin(entry.slots // image.block_size, image.blocks))
+    if len(rows) == len(entry.slots):
+        return entry
     return UndoEntry(entry.step, entry.slots[rows], {name: tensor[rows] for name, tensor in entry.tensors.items()})
 
 
@@ -121,8 +133,13 @@ class CaptureOnFinding:
                 self._capture(record, action, findings)
 
     def close(self, timeout: float = 30.0) -> None:
-        """Write what waits, then end the thread."""
-        self._queue.put(None)
+        """Write what waits, then end the thread; what is not written within `timeout` seconds is lost."""
+        self.enabled = False
+        try:
+            self._queue.put(None, timeout=timeout)
+        except queue.Full:
+            logger.warning("the bundle writer hangs: %d captures are not written", self._queue.qsize())
+            return
         self._thread.join(timeout)
 
     def _remember(self, incident: str) -> None:
@@ -131,23 +148,21 @@ class CaptureOnFinding:
             self._captured.popitem(last=False)
 
     def _capture(self, record: StepRecord, action: Action, findings: list[Finding]) -> None:
-        if self._queue.full():
-            self.dropped += 1
-            logger.warning("no capture of incident %s: the bundle writer is behind", action.incident)
+        if self._queue.full():  # before the copy, which would be for nothing
+            self._drop(action)
             return
-        names = {action.sequence}
-        window = self._recorder.window(record.step)
-        handles = [handle for handle in record.handles.tolist() if window.starts[handle].name in names]
-        capture = take_capture(
-            self._adapter,
-            self._recorder,
-            handles,
-            first_step=max(0, record.step - self._window_steps + 1),
-            findings=tuple(finding for finding in findings if finding.sequence in names),
-            incident=action.incident,
-            configuration=self._configuration,
-        )
-        self._queue.put(capture)
+        window = self._recorder.window(max(0, record.step - self._window_steps + 1))
+        handles = [handle for handle in record.handles.tolist() if window.starts[handle].name == action.sequence]
+        own = tuple(finding for finding in findings if finding.sequence == action.sequence)
+        capture = _captured(self._adapter, window, handles, own, action.incident, self._configuration)
+        try:
+            self._queue.put_nowait(capture)
+        except queue.Full:  # `close` came in between
+            self._drop(action)
+
+    def _drop(self, action: Action) -> None:
+        self.dropped += 1
+        logger.warning("no capture of incident %s: the bundle writer is behind", action.incident)
 
     def _run(self) -> None:
         while (capture := self._queue.get()) is not None:

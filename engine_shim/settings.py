@@ -40,10 +40,6 @@ class EngineSettings(Section):
     prefix_cache: bool = True
     hold_back_tokens: int = Field(0, ge=0, le=64)
     """The newest tokens of a running sequence stay in the engine, so that a retry can still drop them."""
-    retries: int = Field(1, ge=0)
-    """Retries of one request; the next one is a stop."""
-    guard_stop_reason: str = Field("content_filter", min_length=1)
-    """Finish reason of a sequence that a guard stopped."""
 
 
 class ServerSettings(Section):

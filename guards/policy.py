@@ -94,6 +94,14 @@ class Policy:
         with self._lock:
             return self._decide(findings, now)
 
+    def file(self, finding: Finding, now: float) -> str:
+        """Put a finding on record without acting on it (its sequence may be over: audits), and return its incident."""
+        with self._lock:
+            case = self._case(finding.sequence)
+            self._file(finding, case, now)
+            self.book.note_action(case.incident, ActionKind.OBSERVE.value)
+            return case.incident
+
     def action_of(self, guard: str) -> GuardAction:
         """What the guard's findings lead to now."""
         configured = self._overrides.get(guard) or self._settings.of(guard).action

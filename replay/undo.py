@@ -54,11 +54,15 @@ class UndoRing:
                 self.lost += 1
                 self._drop_before(step + 1)
 
-    def entries(self, since_step: int) -> list[UndoEntry]:
-        """Copies of what is held from this step on, in the order of writing."""
+    def entries(self, since_step: int, blocks: NDArray[np.int32] | None = None, block_size: int = 1) -> list[UndoEntry]:
+        """Copies of what is held from this step on, in the order of writing; with `blocks` only of slots in these, so
+        that a trigger does not copy the whole ring while a step waits."""
         with self._lock:
             oldest = max(since_step, self.first_step)
-            return [self._copy(saved) for saved in self._saved if saved.step >= oldest]
+            held = [saved for saved in self._saved if saved.step >= oldest]
+            if blocks is None:
+                return [self._copy(saved) for saved in held]
+            return [self._copy_some(saved, np.isin(saved.slots // block_size, blocks)) for saved in held]
 
     def clear(self, next_step: int) -> None:
         """Forget everything: memory was written behind the ring's back before `next_step`."""
@@ -107,6 +111,11 @@ class UndoRing:
         self.first_step = max(self.first_step, step)
         while self._saved and self._saved[0].step < step:
             self._saved.popleft()
+
+    def _copy_some(self, saved: Saved, wanted: NDArray[np.bool_]) -> UndoEntry:
+        rows = torch.from_numpy(np.flatnonzero(wanted) + saved.begin)
+        tensors = {name: storage.index_select(0, rows) for name, storage in self._storage.items()}
+        return UndoEntry(saved.step, saved.slots[wanted], tensors)
 
     def _copy(self, saved: Saved) -> UndoEntry:
         where = slice(saved.begin, saved.begin + saved.count)

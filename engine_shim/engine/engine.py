@@ -16,7 +16,7 @@ from checkengine.engine_shim.engine.block_pool import BlockPool
 from checkengine.engine_shim.engine.environment import environment_of
 from checkengine.engine_shim.engine.kv_memory import KVMemory
 from checkengine.engine_shim.engine.load import decoder, stop_tokens
-from checkengine.engine_shim.engine.null_shim import NullShim, Shim
+from checkengine.engine_shim.engine.null_shim import GuardedStep, NullShim, Shim
 from checkengine.engine_shim.engine.outlet import Outlet
 from checkengine.engine_shim.engine.probe import prepare
 from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNote, Output
@@ -41,7 +41,7 @@ QUARANTINE_STEPS = 256
 class Undo(Protocol):
     def save(self, step: int, slots: Ints, tensors: Mapping[str, torch.Tensor]) -> None: ...
 
-    def entries(self, since_step: int) -> Sequence[UndoEntry]: ...
+    def entries(self, since_step: int, blocks: Ints | None = None, block_size: int = 1) -> Sequence[UndoEntry]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,8 @@ class Engine:
             on_pressure=self.release_quarantine,
         )
         self.steps = 0
+        self.guard_stop_reason = "content_filter"
+        """Finish reason of a sequence that a guard stopped."""
         self._stop_tokens = stop_tokens(model, tokenizer)
         self._decode = decoder(tokenizer)
         self._live: dict[str, LiveSequence] = {}
@@ -168,7 +170,7 @@ class Engine:
         batch = scheduled.batch
         if self.undo is not None:
             self.undo.save(batch.step, batch.slots, self.memory.gather(batch.slots))
-        with self.shim.step(batch.record()) as step:
+        with GuardedStep(self.shim, batch.record()) as step:
             logits = self.runner.forward(batch)
             step.logits(logits)
             tokens = sample_rows(logits, self._sampling_rows(scheduled))
@@ -243,11 +245,11 @@ class Engine:
         outlet = self._outlets[sequence.name]
         keep = min(max(action.keep_tokens, outlet.handed), sequence.output_length)
         unseen = outlet.handed <= action.keep_tokens
-        if action.kind is ActionKind.RETRY and unseen and sequence.retries < self.settings.retries:
+        if action.kind is ActionKind.RETRY and unseen:
             self._retry(sequence, keep)
             return None
         outlet.rewind(sequence.output[:keep])
-        return self._finish(sequence, self.settings.guard_stop_reason, IncidentNote(action.finding, action.incident))
+        return self._finish(sequence, self.guard_stop_reason, IncidentNote(action.finding, action.incident))
 
     def _retry(self, sequence: LiveSequence, keep: int) -> None:
         """From the last good token on clean memory, as a new sequence of the same name."""
@@ -258,7 +260,6 @@ class Engine:
             sequence.request,
             sequence.tokens[: sequence.prompt_length + keep],
             sequence.stop_tokens,
-            retries=sequence.retries + 1,
         )
         self._outlets[sequence.name].rewind(again.output)
         self._live[sequence.name] = again
@@ -300,8 +301,8 @@ class Engine:
     def snapshot(self, blocks: Ints) -> MemoryImage:
         return self.memory.image(blocks)
 
-    def undo_entries(self, since_step: int) -> Sequence[UndoEntry]:
-        return () if self.undo is None else self.undo.entries(since_step)
+    def undo_entries(self, since_step: int, blocks: Ints | None = None) -> Sequence[UndoEntry]:
+        return () if self.undo is None else self.undo.entries(since_step, blocks, self.settings.block_size)
 
     def readable_blocks(self, sequences: Sequence[str]) -> Ints:
         """Their blocks, and the block before and after each."""

@@ -27,7 +27,6 @@ class LiveSequence:
     begun: bool = False
     poisoned: bool = False
     """Nothing of it may enter the prefix cache."""
-    retries: int = 0
 
     @property
     def name(self) -> str:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from checkengine.drills.serving import Run
 
@@ -34,11 +31,3 @@ def differences(clean: Run, other: Run, names: list[str]) -> list[Difference]:
         if index is not None:
             found.append(Difference(name, index))
     return found
-
-
-def top_two_margin(model: Any, tokens: list[int]) -> float:
-    """Largest minus second largest logit for the token that follows `tokens`, by transformers' own forward pass."""
-    with torch.inference_mode():
-        logits = model(torch.tensor([tokens]), use_cache=False, logits_to_keep=1).logits[0, -1]
-    first, second = torch.topk(logits, 2).values.tolist()
-    return float(first - second)

@@ -27,8 +27,9 @@ class Drill:
 
 
 def nan_fault(tokenizer: Any, prompts: dict[str, int]) -> list[Fault]:
-    """Only the victim grows past its own prompt's length rounded up to a page."""
-    return [NanAttention(modulus=BLOCK, remainder=1, layer=12, minimum_length=prompts["tides"])]
+    """At the first length 1 modulo the page size that the victim reaches, and rarely enough that nobody else does."""
+    length = (prompts["tides"] // BLOCK + 1) * BLOCK + 1
+    return [NanAttention(modulus=16 * BLOCK, remainder=length, layer=12)]
 
 
 def stop_fault(tokenizer: Any, prompts: dict[str, int]) -> list[Fault]:
@@ -43,7 +44,7 @@ DRILLS: tuple[Drill, ...] = (
     Drill(
         "nan_loop",
         "A kernel writes NaN",
-        "the attention kernel writes NaN at one length in thirty-two, and the model repeats one token for ever",
+        "the attention kernel writes NaN at a rare length, one past a page, and the model repeats one token for ever",
         "tides",
         nan_fault,
     ),

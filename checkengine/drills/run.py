@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from checkengine.config import Settings
-from checkengine.drills.compare import Difference, differences, first_difference, top_two_margin
+from checkengine.drills.compare import Difference, differences, first_difference
 from checkengine.drills.drill import DRILLS, Drill
 from checkengine.drills.outcome import Clean, DemoResult, Outcome
 from checkengine.drills.requests import CHATS, to_request
@@ -25,7 +25,7 @@ def drill_settings(directory: Path, threads: int | None = None) -> Settings:
     return Settings.model_validate(
         {
             "logits": {"level": "full"},
-            "guards": {"tool_calls": {"action": "stop"}, "salad": {"action": "stop"}, "language": {"action": "stop"}},
+            "guards": {"tool_calls": {"action": "stop"}, "language": {"action": "stop"}},
             "capture": {"content": "full", "directory": directory / "bundles"},
             "spool": {"directory": directory / "spool"},
             "catalog": {"url": str(directory / "catalog.db")},
@@ -102,7 +102,7 @@ class Demo:
     def margin(self, clean: Run, difference: Difference) -> float:
         chat = next(chat for chat in CHATS if chat.name == difference.name)
         prompt = to_request(chat, self.tokenizer).prompt_tokens
-        return top_two_margin(self.model, prompt + clean.served[difference.name].tokens[: difference.index])
+        return self.bench.margin(prompt + clean.served[difference.name].tokens[: difference.index])
 
     def judge(self, outcome: Outcome, guarded: Run) -> None:
         """Replay the first bundle of the incident, from disk, as `checkengine replay` does."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from checkengine.config import Settings
 from checkengine.drills.requests import Chat, to_request
-from checkengine.engine_shim.engine.request import IncidentNote
+from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNote, SamplingParameters
 from checkengine.engine_shim.faults import Fault
+from checkengine.guards.action import Action
 from checkengine.guards.events import AuditJudged, Event, FindingRaised
 from checkengine.guards.finding import Finding
+from checkengine.replay.record import StepRecord
 from checkengine.replay.recorded import RecordedWindow
 
 Progress = Callable[[int, int], None]
@@ -127,6 +132,34 @@ class Bench:
             shim.close()
             collect(run, heard, shim)
         return run
+
+    def margin(self, tokens: list[int]) -> float:
+        """Largest minus second largest raw logit for the token that follows, on an undisturbed engine."""
+        from checkengine.assemble import embed
+
+        engine, _ = embed(self.model, self.tokenizer, self.settings, watched=False)
+        engine.shim = seen = LastLogits()
+        engine.submit(GenerationRequest("margin", tokens, SamplingParameters(temperature=0, max_tokens=1)))
+        while engine.has_work:
+            engine.step()
+        first, second = torch.topk(seen.row, 2).values.tolist()
+        return float(first - second)
+
+
+class LastLogits:
+    """Stands where the shim stands and keeps the last row of raw logits."""
+
+    row: torch.Tensor
+
+    def step(self, record: StepRecord) -> AbstractContextManager[LastLogits]:
+        return nullcontext(self)
+
+    def logits(self, logits: torch.Tensor) -> None:
+        if len(logits):
+            self.row = logits[-1].clone()
+
+    def tokens(self, tokens: NDArray[np.int32]) -> Sequence[Action]:
+        return ()
 
 
 def collect(run: Run, heard: Sequence[Event], shim: Any) -> None:

@@ -1,23 +1,32 @@
-"""An end token was emitted and the sequence went on: the engine did not honour it."""
+"""An end token was emitted, or was the model's choice, and the sequence went on: the engine did not honour it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from checkengine.guards.finding import Finding
-from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
+from checkengine.guards.rows import NO_FINDINGS, ReportsOnce, present
 from checkengine.guards.step import SequenceStart, StepView
 
 
 class IgnoredStopGuard(ReportsOnce):
     """Tokens behind an end token in the same step do not count: a speculative step drafts past the end
     and the engine cuts it there. A sequence that comes back in a later step has not been ended.
+
+    A stop path can also mask the end token. Where a request is plainly greedy the token must be the largest logit, so
+    an end token with the largest logit that was not taken is as exact a sign (needs level `full`).
     """
 
     name: str = "ignored_stop"
+    needs_stats: bool = False
+    """It uses them where they are there."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._greedy: set[str] = set()
         self._stops: dict[str, frozenset[int]] = {}
         self._watched: dict[int, int] = {}
         """End tokens of all live sequences, with how many sequences have each: one look-up clears a healthy row."""
@@ -30,12 +39,16 @@ class IgnoredStopGuard(ReportsOnce):
             return
         stops = frozenset(start.stop_tokens)
         self._stops[start.name] = stops
+        if is_plainly_greedy(start.sampling):
+            self._greedy.add(start.name)
         for token in stops:
             self._watched[token] = self._watched.get(token, 0) + 1
 
     def observe(self, step: StepView) -> Iterable[Finding]:
-        findings = self._came_back(step) if self._ended else NO_FINDINGS
+        findings = [*self._came_back(step)] if self._ended else NO_FINDINGS
         watched = self._watched
+        if step.stats is not None and step.stats.argmax is not None and self._greedy:
+            findings = [*findings, *self._passed_over(step, step.stats.argmax)]
         for row, tokens in enumerate(step.tokens):
             for token in tokens:
                 if token in watched:
@@ -46,6 +59,7 @@ class IgnoredStopGuard(ReportsOnce):
     def forget(self, sequence: str) -> None:
         super().forget(sequence)
         self._ended.pop(sequence, None)
+        self._greedy.discard(sequence)
         for token in self._stops.pop(sequence, ()):
             self._watched[token] -= 1
             if not self._watched[token]:
@@ -58,7 +72,19 @@ class IgnoredStopGuard(ReportsOnce):
                 first_bad = self._ended.pop(sequence)
                 finding = self._report("stop.ignored", step, row, {"end_token_index": first_bad - 1}, token=first_bad)
                 findings.append(finding)
-        return [finding for finding in findings if finding is not None]
+        return present(findings)
+
+    def _passed_over(self, step: StepView, argmax: NDArray[np.int64]) -> list[Finding]:
+        """Rows whose largest logit is an end token of theirs and whose token is another one."""
+        findings = []
+        for row, best in enumerate(argmax.tolist()):
+            sequence = step.sequences[row]
+            if best in self._watched and sequence in self._greedy and best in self._stops.get(sequence, ()):
+                tokens = step.tokens[row]
+                if len(tokens) == 1 and tokens[0] != best:
+                    evidence = {"masked_end_token": best}
+                    findings.append(self._report("stop.ignored", step, row, evidence))
+        return present(findings)
 
     def _note_end(self, step: StepView, row: int) -> None:
         sequence = step.sequences[row]
@@ -69,3 +95,20 @@ class IgnoredStopGuard(ReportsOnce):
             if token in stops:
                 self._ended[sequence] = int(step.output_lengths[row]) + offset + 1
                 return
+
+
+PLAIN: Mapping[str, object] = {
+    "temperature": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+OTHER_WAYS = ("min_tokens", "logit_bias", "bad_words", "allowed_token_ids", "structured_outputs", "guided_decoding")
+"""Parameters that may rightly keep an end token from being taken; any value that is set makes the request not plain."""
+
+
+def is_plainly_greedy(sampling: Mapping[str, object]) -> bool:
+    """Says temperature 0, and nothing that changes logits before the argmax."""
+    if "temperature" not in sampling or any(sampling.get(name) for name in OTHER_WAYS):
+        return False
+    return all(sampling.get(name, usual) == usual for name, usual in PLAIN.items())

@@ -61,7 +61,8 @@ TIDES = (
     "I am a teacher at a primary school by the North Sea, and my class of nine-year-olds walks on the beach every "
     "week. Twice a day the water goes far out and comes back, and the children ask me why. They know that the Earth "
     "turns, that the Moon goes round the Earth, and that a magnet can pull on a nail without touching it. Last week "
-    "we built a sand castle at noon, and an hour later it was gone. Explain to the children why the sea has tides."
+    "we built a sand castle at noon, and an hour later it was gone. Explain to the children in "
+    "three sentences why the sea has tides."
 )
 
 CHATS: tuple[Chat, ...] = (

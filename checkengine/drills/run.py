@@ -26,7 +26,7 @@ def drill_settings(directory: Path, threads: int | None = None) -> Settings:
         {
             "logits": {"level": "full"},
             "guards": {"tool_calls": {"action": "stop"}, "language": {"action": "stop"}},
-            "capture": {"content": "full", "directory": directory / "bundles"},
+            "capture": {"content": "full", "directory": directory / "bundles", "window_steps": 32},
             "spool": {"directory": directory / "spool"},
             "catalog": {"url": str(directory / "catalog.db")},
             "audit": {"every_steps": 8},

@@ -90,7 +90,7 @@ class LanguageSettings(GuardSettings):
 class SaladSettings(GuardSettings):
     """Tokens that follow each other at random."""
 
-    evidence: float = Field(14.0, ge=6.0)
+    evidence: float = Field(16.0, ge=6.0)
     """Nats at which it counts. Each nat more makes a false finding about three times rarer and comes a token later."""
 
 

@@ -14,8 +14,9 @@ def selftest(as_json: bool = typer.Option(False, "--json", help="Print one JSON 
     """Check this installation on this machine. Exit 1 when a figure misses its target."""
     from checkengine.figures import passed, print_report, report
     from checkengine.selftest import selftest_figures
+    from checkengine.selftest_faults import fault_figures
 
-    measured = report("selftest", selftest_figures())
+    measured = report("selftest", [*selftest_figures(), *fault_figures()])
     if as_json:
         typer.echo(json.dumps(measured))
     else:

@@ -1,6 +1,7 @@
 """How classes of tokens follow each other, in healthy text of several kinds and in word salad.
 
-Logarithms of probabilities, made by `benchmarks/salad_tables.py` from SmolLM2's tokens: no text is in them.
+Logarithms of probabilities of classes, counted over SmolLM2's tokens: no text is in them.
+`benchmarks/salad_tables.py` estimates and measures them anew.
 """
 
 from __future__ import annotations

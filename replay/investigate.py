@@ -23,6 +23,9 @@ from checkengine.replay.windows import build_window
 REPRODUCED, NOT_REPRODUCED, CANNOT_JUDGE, USAGE = 1, 0, 125, 129
 """Exit codes that `git bisect run` understands."""
 
+AUDIT = "audit.defect"
+"""Kind of a finding that no guard raised: the judge convicted a sampled step."""
+
 DEFECTS = (VerdictKind.CODE_DEFECT, VerdictKind.NAN_UNSAFE)
 
 
@@ -122,6 +125,7 @@ def investigate(
         judge = judge or Judge(executor, guards, changed=changed)
         window = suspect_window(capture, found.finding, replayer.window)
         found.verdict = judge.judge(window, found.finding, found.forced, found.reference, found.reference_fires)
+        confirm_audit(found)
     found.seconds = time.monotonic() - began
     return found
 
@@ -140,6 +144,14 @@ def refire(found: Investigation, replayer: Replayer, kernel: str | None, progres
     if again is None and any(fires(finding, replay.fired_before) for finding in found.findings):
         found.reproduced = None
         found.notes.append("the finding fires on tokens from before the window: capture more steps to judge it")
+
+
+def confirm_audit(found: Investigation) -> None:
+    """An audit's finding comes from the judge, not from a guard: it fires again where the judge convicts again."""
+    if found.verdict is None or not found.findings or any(f.kind != AUDIT for f in found.findings):
+        return
+    found.reproduced = found.verdict.kind in DEFECTS
+    found.reference_fires = None
 
 
 def try_reference(found: Investigation, replayer: Replayer, progress: Progress | None) -> None:

@@ -65,7 +65,7 @@ DRILLS: tuple[Drill, ...] = (
     Drill(
         "off_by_one_quiet",
         "The same read, of a slot that another sequence left behind",
-        "the text changes and stays fluent, so no guard on outputs can see it",
+        "the logits change and the text stays fluent, so no guard on outputs can see it",
         "article",
         over_read,
         quiet=True,

@@ -87,10 +87,9 @@ CHATS: tuple[Chat, ...] = (
 """Three long ones, on which the faults act, and thirteen neighbours."""
 
 WARM: tuple[Chat, ...] = (
-    Chat("warm-1", user("Describe how a water mill works, from the river to the flour, step by step."), 48),
-    Chat("warm-2", user("Write a letter to a friend about a week in the mountains."), 48, 0.7, 11),
-    Chat("warm-3", user(f"Find a title for this text.\n\n{ARTICLE}"), 32),
-    Chat("warm-4", user(f"Shorten this text by half.\n\n{ARTICLE}"), 64),
+    Chat("warm-1", user("Describe how a water mill works, from the river to the flour, step by step."), 40),
+    Chat("warm-2", user("Write a letter to a friend about a week in the mountains."), 40, 0.7, 11),
+    Chat("warm-3", user(f"Find a title for this text.\n\n{ARTICLE}"), 24),
 )
 """Served before a run where recycled memory is to hold what other sequences left there."""
 

@@ -25,7 +25,7 @@ def drill_settings(directory: Path, threads: int | None = None) -> Settings:
     return Settings.model_validate(
         {
             "logits": {"level": "full"},
-            "guards": {"tool_calls": {"action": "stop"}, "language": {"action": "stop"}},
+            "guards": {"tool_calls": {"action": "stop"}, "salad": {"action": "stop"}, "language": {"action": "stop"}},
             "capture": {"content": "full", "directory": directory / "bundles", "window_steps": 32},
             "spool": {"directory": directory / "spool"},
             "catalog": {"url": str(directory / "catalog.db")},

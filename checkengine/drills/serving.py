@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from checkengine.config import Settings
 from checkengine.drills.requests import Chat, to_request
+from checkengine.engine_shim.engine.null_shim import NullShim
 from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNote, SamplingParameters
 from checkengine.engine_shim.faults import Fault
 from checkengine.guards.action import Action
@@ -117,12 +118,12 @@ class Bench:
         warm: Sequence[Chat] = (),
         progress: Progress | None = None,
     ) -> Run:
-        """`warm` chats run first, unmeasured: their pages are what later ones find in recycled memory."""
+        """`warm` chats run first, unwatched and undisturbed: their pages are what later ones find in memory."""
         from checkengine.assemble import embed
 
         engine, shim = embed(self.model, self.tokenizer, self.settings, faults, watched=watched)
         if warm:
-            serve(engine, self.tokenizer, warm)
+            leave_behind(engine, self.tokenizer, warm)
         heard: list[Event] = []
         if shim is not None:
             shim.assembly.bus.subscribe_sync(heard.append, name="drill")
@@ -144,6 +145,21 @@ class Bench:
             engine.step()
         first, second = torch.topk(seen.row, 2).values.tolist()
         return float(first - second)
+
+
+def leave_behind(engine: Any, tokenizer: Any, chats: Sequence[Chat]) -> None:
+    """Serve chats without faults and shim, then spread the pages that they filled over all others: what a pool
+    looks like that has been in service for a while."""
+    shim, faults = engine.shim, engine.faults
+    engine.shim, engine.faults, engine.runner.faults = NullShim(), (), ()
+    before = {name: tensor[:, 0, -1, 0, 0].clone() for name, tensor in engine.memory.tensors.items()}
+    serve(engine, tokenizer, chats)
+    for name, tensor in engine.memory.tensors.items():
+        written = tensor[:, 0, -1, 0, 0] != before[name]
+        pages = torch.nonzero(written).ravel()
+        for index, page in enumerate(torch.nonzero(~written).ravel().tolist()):
+            tensor[page] = tensor[pages[index % len(pages)]]
+    engine.shim, engine.faults, engine.runner.faults = shim, faults, faults
 
 
 class LastLogits:

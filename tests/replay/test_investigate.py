@@ -135,3 +135,14 @@ def test_noise_that_starts_after_the_replay_is_nondeterminism_and_no_over_read()
     executor.fault = SmallFault("nondeterministic", layer=1)
     verdict = Judge(executor).judge(replayer.window, None, replay)
     assert verdict.kind is VerdictKind.NONDETERMINISM
+
+
+@pytest.mark.parametrize(("fault", "again"), [(SmallFault("over_read"), True), (SmallFault(), False)])
+def test_an_audits_finding_fires_again_where_the_judge_convicts_again(fault: SmallFault, again: bool):
+    wrong = SmallEngine(SmallFault("over_read"), seed=4)
+    wrong.run(20)
+    finding = Finding("audit.defect", "s1", Severity.ERROR, step=12, token=0, guard="audit")
+    capture = wrong.capture([1], first=12, last=12, findings=(finding,))
+    found = investigate(capture, SmallExecutor(wrong.model, fault), guards)
+    assert found.reproduced is again
+    assert found.exit_code == (REPRODUCED if again else NOT_REPRODUCED)

@@ -142,7 +142,7 @@ def test_an_audits_finding_fires_again_where_the_judge_convicts_again(fault: Sma
     wrong = SmallEngine(SmallFault("over_read"), seed=4)
     wrong.run(20)
     finding = Finding("audit.defect", "s1", Severity.ERROR, step=12, token=0, guard="audit")
-    capture = wrong.capture([1], first=12, last=12, findings=(finding,))
+    capture = wrong.capture([1], first=5, findings=(finding,))
     found = investigate(capture, SmallExecutor(wrong.model, fault), guards)
     assert found.reproduced is again
     assert found.exit_code == (REPRODUCED if again else NOT_REPRODUCED)

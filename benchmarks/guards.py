@@ -73,24 +73,16 @@ class Cost:
 
 
 class TimedUndo:
-    """The undo ring with its CPU time; the engine's copy of the bytes for it is timed at the memory."""
+    """The undo ring with its CPU time."""
 
     def __init__(self, engine: Engine) -> None:
         self.seconds = 0.0
         self.ring = engine.undo
-        self._gather = engine.memory.gather
-        engine.memory.gather = self._timed_gather  # type: ignore[method-assign]
 
-    def _timed_gather(self, slots: Any) -> Any:
-        began = time.thread_time()
-        gathered = self._gather(slots)
-        self.seconds += time.thread_time() - began
-        return gathered
-
-    def save(self, step: int, slots: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    def save_from(self, step: int, slots: Any, memory: Mapping[str, torch.Tensor]) -> None:
         assert self.ring is not None
         began = time.thread_time()
-        self.ring.save(step, slots, tensors)
+        self.ring.save_from(step, slots, memory)
         self.seconds += time.thread_time() - began
 
     def entries(self, since_step: int, blocks: Any = None, block_size: int = 1) -> Any:

@@ -58,6 +58,16 @@ class ShimParts:
     """None chooses by the number of rows (`auto`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowNames:
+    """Sequences of a batch's sampling rows, in order, and their prompts' lengths."""
+
+    key: bytes = b""
+    """Their handles."""
+    names: tuple[str, ...] = ()
+    prompts: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+
+
 class Shim:
     """One thread drives the steps. Nothing that fails in here reaches the engine (design rule 6)."""
 
@@ -72,6 +82,7 @@ class Shim:
         self._live: dict[int, SequenceStart] = {}
         self._handles: dict[str, int] = {}
         """By name, the live handle: a retried sequence begins under its old name."""
+        self._rows = RowNames()
         self._possible = PossibleActions(adapter.capabilities)
         self._measuring = self._part("measuring logits")
         self._recording = self._part("the recorder")
@@ -135,6 +146,15 @@ class Shim:
         for start in record.begun:
             self._begin(start)
 
+    def _rows_of(self, handles: NDArray[np.int32]) -> RowNames:
+        """Mostly the rows of the step before: a batch that decodes keeps its rows."""
+        key = handles.tobytes()
+        if key != self._rows.key:
+            starts = [self._live.get(handle) or self._start_of(handle) for handle in handles.tolist()]
+            prompts = np.array([len(start.prompt_tokens) for start in starts], np.int32)
+            self._rows = RowNames(key, tuple([start.name for start in starts]), prompts)
+        return self._rows
+
     def _begin(self, start: SequenceStart) -> None:
         self._live[start.handle] = start
         self._handles[start.name] = start.handle
@@ -143,6 +163,7 @@ class Shim:
 
     def _forget(self, handle: int) -> None:
         start = self._live.pop(handle, None)
+        self._rows = RowNames()
         if start is not None and self._handles.get(start.name) == handle:
             del self._handles[start.name]
             self.parts.pipeline.forget(start.name)
@@ -249,22 +270,21 @@ class StepScope:
                     parts.pipeline.restart(action.sequence)
 
     def _view(self, tokens: NDArray[np.int32]) -> StepView:
-        record, shim = self._record, self._shim
+        record = self._record
         handles, known = record.handles, record.starts + record.query_lengths
-        if not record.samples.all():
+        if len(tokens) != len(handles):
             handles, known = handles[record.samples], known[record.samples]
-        starts = [shim._live.get(handle) or shim._start_of(handle) for handle in handles.tolist()]
-        if len(tokens) != len(starts):
-            raise ValueError(f"{len(tokens)} tokens for {len(starts)} rows that sample in step {record.step}")
-        prompts = np.array([len(start.prompt_tokens) for start in starts], np.int32)
+            if len(tokens) != len(handles):
+                raise ValueError(f"{len(tokens)} tokens for {len(handles)} rows that sample in step {record.step}")
+        rows = self._shim._rows_of(handles)
         return StepView(
             step=record.step,
             time=self._started,
-            sequences=tuple([start.name for start in starts]),
+            sequences=rows.names,
             tokens=tuple([(token,) for token in tokens.tolist()]),
             stats=self._stats,
-            prompt_lengths=prompts,
-            output_lengths=(known - prompts).astype(np.int32),
+            prompt_lengths=rows.prompts,
+            output_lengths=known - rows.prompts,
         )
 
     def _finish(self, recorder: Recorder, tokens: NDArray[np.int32]) -> None:

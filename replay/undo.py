@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from checkengine.replay.memory import UndoEntry
+from checkengine.replay.slot_copy import bits_of, copy_slots, slots_fit
 
 
 @dataclass(slots=True)
@@ -47,12 +49,14 @@ class UndoRing:
     def save(self, step: int, slots: NDArray[np.int32], tensors: Mapping[str, torch.Tensor]) -> None:
         """Copy the bytes of `slots` as they are before `step` writes them; shapes as in UndoEntry. May be called
         several times a step, in the order of writing."""
-        with self._lock:
-            try:
-                self._save(step, slots, tensors)
-            except Exception:
-                self.lost += 1
-                self._drop_before(step + 1)
+        self._keep(step, slots, {name: tensor.shape[1:] for name, tensor in tensors.items()}, tensors, None)
+
+    def save_from(self, step: int, slots: NDArray[np.int32], memory: Mapping[str, torch.Tensor]) -> None:
+        """As `save`, straight out of a paged memory in CPU memory: tensors of shape (blocks, layers, block_size,
+        heads, dim), contiguous. A quarter of the time of a copy on the way."""
+        shapes = {name: (tensor.shape[1], *tensor.shape[3:]) for name, tensor in memory.items()}
+        size = next(iter(memory.values())).shape[2]
+        self._keep(step, slots, shapes, memory, size)
 
     def entries(self, since_step: int, blocks: NDArray[np.int32] | None = None, block_size: int = 1) -> list[UndoEntry]:
         """Copies of what is held from this step on, in the order of writing; with `blocks` only of slots in these, so
@@ -69,26 +73,55 @@ class UndoRing:
         with self._lock:
             self._drop_before(next_step)
 
-    def _save(self, step: int, slots: NDArray[np.int32], tensors: Mapping[str, torch.Tensor]) -> None:
-        if not len(slots):
-            return
-        if not self._storage:
-            self._allocate(tensors)
+    def _keep(
+        self,
+        step: int,
+        slots: NDArray[np.int32],
+        shapes: Mapping[str, Sequence[int]],
+        tensors: Mapping[str, torch.Tensor],
+        block_size: int | None,
+    ) -> None:
+        with self._lock:
+            try:
+                if len(slots):
+                    self._allocate(shapes, tensors)
+                    self._save(step, np.array(slots, np.int32), tensors, block_size)
+            except Exception:
+                self.lost += 1
+                self._drop_before(step + 1)
+
+    def _save(
+        self, step: int, slots: NDArray[np.int32], tensors: Mapping[str, torch.Tensor], block_size: int | None
+    ) -> None:
         while self._saved and step - self._saved[0].step >= self._steps:
             self._drop_before(self._saved[0].step + 1)
         begin = self._claim(len(slots))
         for name, storage in self._storage.items():
-            storage[begin : begin + len(slots)].copy_(tensors[name])
-        self._saved.append(Saved(step, np.array(slots, np.int32), begin, len(slots)))
+            if block_size is None:
+                storage[begin : begin + len(slots)].copy_(tensors[name])
+            else:
+                self._copy_out(tensors[name], slots, block_size, storage, begin)
+        self._saved.append(Saved(step, slots, begin, len(slots)))
         self._end = begin + len(slots)
 
-    def _allocate(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        slot_bytes = sum(tensor[0].numel() * tensor.element_size() for tensor in tensors.values())
+    def _allocate(self, shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, torch.Tensor]) -> None:
+        if self._storage:
+            return
+        slot_bytes = sum(math.prod(shapes[name]) * tensor.element_size() for name, tensor in tensors.items())
         self._capacity = self._bytes // slot_bytes
+        # Written now: else the first pass over the ring would wait for fresh pages at every step.
         self._storage = {
-            name: torch.empty((self._capacity, *tensor.shape[1:]), dtype=tensor.dtype)
+            name: torch.empty((self._capacity, *shapes[name]), dtype=tensor.dtype).fill_(0)
             for name, tensor in tensors.items()
         }
+
+    def _copy_out(
+        self, memory: torch.Tensor, slots: NDArray[np.int32], block_size: int, storage: torch.Tensor, begin: int
+    ) -> None:
+        bits = bits_of(memory, 3)
+        if not slots_fit(bits, slots, block_size):
+            raise ValueError("a slot lies outside the memory")
+        copy_slots(bits, slots, block_size, bits_of(storage, 2), begin)
 
     def _claim(self, count: int) -> int:
         if count > self._capacity:

@@ -39,7 +39,7 @@ QUARANTINE_STEPS = 256
 
 
 class Undo(Protocol):
-    def save(self, step: int, slots: Ints, tensors: Mapping[str, torch.Tensor]) -> None: ...
+    def save_from(self, step: int, slots: Ints, memory: Mapping[str, torch.Tensor]) -> None: ...
 
     def entries(self, since_step: int, blocks: Ints | None = None, block_size: int = 1) -> Sequence[UndoEntry]: ...
 
@@ -169,7 +169,7 @@ class Engine:
             return []
         batch = scheduled.batch
         if self.undo is not None:
-            self.undo.save(batch.step, batch.slots, self.memory.gather(batch.slots))
+            self.undo.save_from(batch.step, batch.slots, self.memory.tensors)
         with GuardedStep(self.shim, batch.record()) as step:
             logits = self.runner.forward(batch)
             step.logits(logits)
@@ -275,7 +275,7 @@ class Engine:
             slots = np.add.outer(np.array(blocks, np.int32) * size, np.arange(size, dtype=np.int32)).ravel()
             slots = slots.astype(np.int32)
             # A replay that starts at the coming step sees memory as refilled.
-            self.undo.save(max(0, self.steps - 1), slots, self.memory.gather(slots))
+            self.undo.save_from(max(0, self.steps - 1), slots, self.memory.tensors)
         self.memory.fill_garbage(blocks, kind=self.settings.memory, scale=self.settings.garbage_scale, seed=self.steps)
         self.pool.pardon(blocks)
         return True

@@ -50,7 +50,7 @@ class Load:
 
 
 TINY = Load(block_size=8, blocks=22, tokens_per_step=32, rows=6, requests=12, tokens=24, longest_window=24)
-DEMO = Load(block_size=32, blocks=12, tokens_per_step=96, rows=6, requests=16, tokens=40, longest_window=6)
+DEMO = Load(block_size=32, blocks=10, tokens_per_step=96, rows=6, requests=16, tokens=64, longest_window=6)
 
 
 class RandomCaptures:

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from checkengine import __version__, selftest
 from checkengine.commands.selftest import app
 from checkengine.detectors import row_stats
+from checkengine.engine_shim.faults import FAULTS, Fault, MaskedStop, NanAttention, OverRead
 from checkengine.figures import passed, processor, report
+from checkengine.selftest_faults import fault_figures, planted
 
 
 def test_this_machine_passes_and_says_so_in_json() -> None:
@@ -64,3 +66,22 @@ def test_a_machine_that_does_not_name_its_processor_is_no_error(tmp_path: Path) 
     assert isinstance(processor(tmp_path / "none"), str)
     (tmp_path / "cpuinfo").write_text("vendor\t: x\nmodel name\t: Some CPU\n")
     assert processor(tmp_path / "cpuinfo") == "Some CPU"
+
+
+def test_a_fault_that_does_nothing_is_a_missed_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-test finds the faults because they act, not because they are expected."""
+    monkeypatch.setattr(NanAttention, "attention_output", Fault.attention_output)
+    monkeypatch.setattr(OverRead, "reads", Fault.reads)
+    monkeypatch.setattr(MaskedStop, "masks_stop", Fault.masks_stop)
+    missed = {figure["name"]: figure["missed_by"] for figure in fault_figures() if not figure["ok"]}
+    assert missed == {
+        "watchers that missed a planted nan_attention": ["the guards", "the judge"],
+        "watchers that missed a planted over_read": ["the audit"],
+        "watchers that missed a planted masked_stop": ["the judge"],
+    }
+
+
+def test_every_fault_has_a_self_test() -> None:
+    with pytest.raises(ValueError, match="no self-test for the fault 'other'"):
+        planted("other", None, None)
+    assert set(FAULTS) == {NanAttention.name, OverRead.name, MaskedStop.name}

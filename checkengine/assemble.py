@@ -101,6 +101,7 @@ def add_captures(assembly: Assembly, adapter: EngineAdapter, recorder: Recorder)
         adapter,
         recorder,
         assembly.writer.write,
+        incident_of=assembly.policy.incident_of,
         window_steps=settings.capture.window_steps,
         configuration={"guards": settings.guards.model_dump(mode="json")},
     )
@@ -129,10 +130,12 @@ class EngineShim(Shim):
         config: Settings | Path | str | None = None,
         vocabulary_size: int | None = None,
         logits_dtype: torch.dtype = torch.float32,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
-        """`vocabulary_size` is the number of logits columns where that is more than the tokenizer knows."""
+        """`vocabulary_size` is the number of logits columns where that is more than the tokenizer knows;
+        `vocabulary` is the tokenizer's, where it was built before."""
         settings = config if isinstance(config, Settings) else load_settings(config)
-        vocabulary = Vocabulary.from_tokenizer(tokenizer, vocabulary_size)
+        vocabulary = vocabulary or Vocabulary.from_tokenizer(tokenizer, vocabulary_size)
         self.assembly = assemble(adapter, settings, vocabulary, logits_dtype=logits_dtype)
         super().__init__(adapter, self.assembly.parts)
 
@@ -142,7 +145,13 @@ class EngineShim(Shim):
 
 
 def embed(
-    model: Any, tokenizer: Any, settings: Settings, faults: Sequence[Any] = (), *, watched: bool = True
+    model: Any,
+    tokenizer: Any,
+    settings: Settings,
+    faults: Sequence[Any] = (),
+    *,
+    watched: bool = True,
+    vocabulary: Vocabulary | None = None,
 ) -> tuple[Any, EngineShim | None]:
     """The embedded engine over a loaded model, with a shim (`watched`) or bare, for comparison."""
     from checkengine.engine_shim.engine.engine import Engine
@@ -153,8 +162,8 @@ def embed(
     engine = Engine(model, tokenizer, settings.engine, undo=undo, faults=faults)
     if not watched:
         return engine, None
-    size = model.get_output_embeddings().weight.shape[0]
-    shim = EngineShim(engine, tokenizer=tokenizer, config=settings, vocabulary_size=size, logits_dtype=model.dtype)
+    vocabulary = vocabulary or Vocabulary.from_tokenizer(tokenizer, model.get_output_embeddings().weight.shape[0])
+    shim = EngineShim(engine, tokenizer=tokenizer, config=settings, logits_dtype=model.dtype, vocabulary=vocabulary)
     engine.shim = shim
     assembly = shim.assembly
     if settings.audit.enabled and assembly.recorder is not None:

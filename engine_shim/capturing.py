@@ -108,17 +108,20 @@ class CaptureOnFinding:
         recorder: Recorder,
         write: Callable[[Capture], None],
         *,
+        incident_of: Callable[[str], str | None],
         window_steps: int,
         configuration: Mapping[str, Any] | None = None,
         waiting: int = 2,
     ) -> None:
-        """`write` puts a capture on disk and tells of it. Captures hold KV pages: at most `waiting` wait for it."""
+        """`write` puts a capture on disk and tells of it. Captures hold KV pages: at most `waiting` wait for it.
+        `incident_of` tells the incident of a sequence: a guard that only observes is captured too."""
         self.dropped = 0
         """Captures that were not taken because the writer is behind."""
         self.enabled = True
         self._adapter = adapter
         self._recorder = recorder
         self._write = write
+        self._incident_of = incident_of
         self._window_steps = window_steps
         self._configuration = configuration
         self._captured: OrderedDict[str, None] = OrderedDict()
@@ -127,10 +130,11 @@ class CaptureOnFinding:
         self._thread.start()
 
     def step_done(self, record: StepRecord, findings: list[Finding], actions: list[Action]) -> None:
-        for action in actions:
-            if self.enabled and action.incident not in self._captured:
-                self._remember(action.incident)
-                self._capture(record, action, findings)
+        for finding in findings:
+            incident = self._incident_of(finding.sequence)
+            if self.enabled and incident is not None and incident not in self._captured:
+                self._remember(incident)
+                self._capture(record, finding.sequence, incident, findings)
 
     def close(self, timeout: float = 30.0) -> None:
         """Write what waits, then end the thread; what is not written within `timeout` seconds is lost."""
@@ -147,22 +151,22 @@ class CaptureOnFinding:
         while len(self._captured) > REMEMBERED:
             self._captured.popitem(last=False)
 
-    def _capture(self, record: StepRecord, action: Action, findings: list[Finding]) -> None:
+    def _capture(self, record: StepRecord, sequence: str, incident: str, findings: list[Finding]) -> None:
         if self._queue.full():  # before the copy, which would be for nothing
-            self._drop(action)
+            self._drop(incident)
             return
         window = self._recorder.window(max(0, record.step - self._window_steps + 1))
-        handles = [handle for handle in record.handles.tolist() if window.starts[handle].name == action.sequence]
-        own = tuple(finding for finding in findings if finding.sequence == action.sequence)
-        capture = _captured(self._adapter, window, handles, own, action.incident, self._configuration)
+        handles = [handle for handle in record.handles.tolist() if window.starts[handle].name == sequence]
+        own = tuple(finding for finding in findings if finding.sequence == sequence)
+        capture = _captured(self._adapter, window, handles, own, incident, self._configuration)
         try:
             self._queue.put_nowait(capture)
         except queue.Full:  # `close` came in between
-            self._drop(action)
+            self._drop(incident)
 
-    def _drop(self, action: Action) -> None:
+    def _drop(self, incident: str) -> None:
         self.dropped += 1
-        logger.warning("no capture of incident %s: the bundle writer is behind", action.incident)
+        logger.warning("no capture of incident %s: the bundle writer is behind", incident)
 
     def _run(self) -> None:
         while (capture := self._queue.get()) is not None:

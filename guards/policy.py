@@ -118,6 +118,11 @@ class Policy:
             self._brake.release(guard)
         logger.warning("guard %s: brake released", guard)
 
+    def incident_of(self, sequence: str) -> str | None:
+        """The incident of a live sequence's deepest known cause; None where nothing was found on it."""
+        case = self._cases.get(sequence)
+        return case.incident or None if case is not None else None
+
     def braked(self, guard: str) -> bool:
         return self._brake.pulled(guard)
 

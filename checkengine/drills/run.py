@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from checkengine.config import Settings
 from checkengine.drills.compare import Difference, differences, first_difference
 from checkengine.drills.drill import DRILLS, Drill
@@ -26,19 +28,29 @@ def drill_settings(directory: Path, threads: int | None = None) -> Settings:
         {
             "logits": {"level": "full"},
             "guards": {"tool_calls": {"action": "stop"}, "salad": {"action": "stop"}, "language": {"action": "stop"}},
-            "capture": {"content": "full", "directory": directory / "bundles", "window_steps": 32},
+            "capture": {"content": "full", "directory": directory / "bundles", "window_steps": 16},
             "spool": {"directory": directory / "spool"},
             "catalog": {"url": str(directory / "catalog.db")},
             "audit": {"every_steps": 8},
-            "engine": {"blocks": 128, "threads": threads},
+            "engine": {"blocks": 96, "threads": threads},
         }
     )
+
+
+def with_threads(settings: Settings, model: Any, tokenizer: Any) -> Settings:
+    """The number of threads that is fastest here now, chosen once: every run must have the same for equal bits."""
+    from checkengine.assemble import embed
+
+    embed(model, tokenizer, settings, watched=False)
+    engine = settings.engine.model_copy(update={"threads": torch.get_num_threads()})
+    return settings.model_copy(update={"engine": engine})
 
 
 class Demo:
     """Runs the parts in order; `say` tells what runs now."""
 
     def __init__(self, model: Any, tokenizer: Any, settings: Settings, say: Say = lambda line: None) -> None:
+        settings = with_threads(settings, model, tokenizer)
         quiet = settings.audit.model_copy(update={"enabled": False})
         self.model, self.tokenizer, self.say = model, tokenizer, say
         self.bench = Bench(model, tokenizer, settings.model_copy(update={"audit": quiet}))

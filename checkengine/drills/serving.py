@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from checkengine.config import Settings
+from checkengine.detectors import Vocabulary
 from checkengine.drills.requests import Chat, to_request
 from checkengine.engine_shim.engine.null_shim import NullShim
 from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNote, SamplingParameters
@@ -108,6 +109,7 @@ class Bench:
 
     def __init__(self, model: Any, tokenizer: Any, settings: Settings) -> None:
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
+        self.vocabulary = Vocabulary.from_tokenizer(tokenizer, model.get_output_embeddings().weight.shape[0])
 
     def run(
         self,
@@ -121,7 +123,9 @@ class Bench:
         """`warm` chats run first, unwatched and undisturbed: their pages are what later ones find in memory."""
         from checkengine.assemble import embed
 
-        engine, shim = embed(self.model, self.tokenizer, self.settings, faults, watched=watched)
+        engine, shim = embed(
+            self.model, self.tokenizer, self.settings, faults, watched=watched, vocabulary=self.vocabulary
+        )
         if warm:
             leave_behind(engine, self.tokenizer, warm)
         heard: list[Event] = []

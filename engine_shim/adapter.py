@@ -44,3 +44,28 @@ class EngineAdapter(Protocol):
 
     def readable_blocks(self, sequences: Sequence[str]) -> NDArray[np.int32]:
         """Blocks of these sequences and the blocks next to them in memory."""
+
+
+class StopOnly:
+    """An EngineAdapter that stops sequences and can do nothing else; an engine of one's own begins with it and
+    overrides `apply`."""
+
+    capabilities = Capabilities(stop=True)
+
+    def apply(self, action: Action) -> None:
+        raise NotImplementedError("an engine that can stop a sequence says how")
+
+    def environment(self) -> Mapping[str, Any]:
+        return {}
+
+    def tokens(self, sequence: str) -> tuple[Sequence[int], Sequence[int]]:
+        raise KeyError(sequence)
+
+    def snapshot(self, blocks: NDArray[np.int32]) -> MemoryImage:
+        raise NotImplementedError("this engine cannot copy its KV memory")
+
+    def undo_entries(self, since_step: int, blocks: NDArray[np.int32] | None = None) -> Sequence[UndoEntry]:
+        return ()
+
+    def readable_blocks(self, sequences: Sequence[str]) -> NDArray[np.int32]:
+        return np.empty(0, np.int32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from checkengine.engine_shim.adapter import Capabilities
+from checkengine.engine_shim.adapter import StopOnly
 from checkengine.engine_shim.shim import Shim, StepScope
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.errors import UserError
 from checkengine.guards.step import SequenceStart
-from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import StepRecord
 
 logger = logging.getLogger("checkengine.watch")
@@ -35,10 +34,8 @@ class UnwatchableError(UserError, ValueError):
     """This way of generating cannot be watched."""
 
 
-class GenerateAdapter:
+class GenerateAdapter(StopOnly):
     """EngineAdapter over a model's `generate()`: it stops rows, and that is all it can do."""
-
-    capabilities = Capabilities(stop=True)
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -49,18 +46,6 @@ class GenerateAdapter:
     def environment(self) -> Mapping[str, Any]:
         attention = getattr(self._model.config, "_attn_implementation", None) or "unknown"
         return {"engine": "transformers", "kernel": f"generate/{attention}"}
-
-    def tokens(self, sequence: str) -> tuple[Sequence[int], Sequence[int]]:
-        raise KeyError(sequence)
-
-    def snapshot(self, blocks: Ints) -> MemoryImage:
-        raise NotImplementedError("generate() has no paged memory to copy")
-
-    def undo_entries(self, since_step: int, blocks: Ints | None = None) -> Sequence[UndoEntry]:
-        return ()
-
-    def readable_blocks(self, sequences: Sequence[str]) -> Ints:
-        return np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,12 @@ FAILURES = 3
 class Part:
     """Runs calls of one part; never raises. `on_off` hears, once, when the part goes off, and why."""
 
-    __slots__ = ("_on_off", "failures", "name", "off")
+    __slots__ = ("_lasting", "_on_off", "failures", "name", "off")
 
-    def __init__(self, name: str, on_off: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, name: str, on_off: Callable[[str, str], None] | None = None, *, lasting: bool = False) -> None:
+        """A `lasting` part never goes off, since others build on it; it is logged once until it is armed."""
         self.name = name
+        self._lasting = lasting
         self.failures = 0
         """In a row."""
         self.off = False
@@ -33,7 +35,8 @@ class Part:
         except Exception as error:
             self.failed(error)
             return False
-        self.failures = 0
+        if not self._lasting:
+            self.failures = 0
         return True
 
     def failed(self, error: Exception) -> None:
@@ -41,7 +44,7 @@ class Part:
         self.failures += 1
         if self.failures == 1:
             logger.error("%s failed; serving goes on without it for this step", self.name, exc_info=error)
-        if self.failures >= FAILURES and not self.off:
+        if self.failures >= FAILURES and not self.off and not self._lasting:
             self.off = True
             logger.error("%s failed %d times in a row and is off; arm it again at run time", self.name, self.failures)
             if self._on_off is not None:

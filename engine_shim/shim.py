@@ -86,8 +86,10 @@ class Shim:
         self._possible = PossibleActions(adapter.capabilities)
         self._measuring = self._part("measuring logits")
         self._recording = self._part("the recorder")
+        # Of its own: a part that succeeds once a step never fails three times in a row.
+        self._finishing = self._part("the recorder's outcomes")
         self._guarding = self._part("the guards")
-        self._following = self._part("following sequences")
+        self._following = Part("following sequences", lasting=True)
         self._telling = self._part("the event bus")
         self._listening: dict[int, Part] = {}
 
@@ -108,7 +110,7 @@ class Shim:
     def end(self, handles: Iterable[int]) -> None:
         """Sequences are over and no further step will tell it, as `StepRecord.ended` does."""
         for handle in handles:
-            self._following.run(self._forget, handle)
+            self._forget(handle)
 
     def arm(self) -> None:
         """Switch everything on again that failed or was switched off as a whole. Any thread may call it."""
@@ -123,7 +125,14 @@ class Shim:
         return self.parts.level or ("full" if rows <= FULL_ROWS else "screen")
 
     def _all_parts(self) -> list[Part]:
-        own = [self._measuring, self._recording, self._guarding, self._following, self._telling]
+        own = [
+            self._measuring,
+            self._recording,
+            self._finishing,
+            self._guarding,
+            self._following,
+            self._telling,
+        ]
         return own + list(self._listening.values())
 
     def _part(self, name: str) -> Part:
@@ -158,16 +167,16 @@ class Shim:
     def _begin(self, start: SequenceStart) -> None:
         self._live[start.handle] = start
         self._handles[start.name] = start.handle
-        self.parts.pipeline.begin(start)
-        self.parts.policy.begin(start.name, time.time())
+        self._following.run(self.parts.pipeline.begin, start)
+        self._following.run(self.parts.policy.begin, start.name, time.time())
 
     def _forget(self, handle: int) -> None:
         start = self._live.pop(handle, None)
         self._rows = RowNames()
         if start is not None and self._handles.get(start.name) == handle:
             del self._handles[start.name]
-            self.parts.pipeline.forget(start.name)
-            self.parts.policy.forget(start.name)
+            self._following.run(self.parts.pipeline.forget, start.name)
+            self._following.run(self.parts.policy.forget, start.name)
 
     def _start_of(self, handle: int) -> SequenceStart:
         """Of a sequence that began before there was a shim, no more than its handle is known."""
@@ -209,7 +218,7 @@ class StepScope:
         before = time.thread_time_ns()
         shim, record = self._shim, self._record
         if record.begun or record.ended:
-            shim._following.run(shim._follow, record)
+            shim._follow(record)
         if shim.parts.recorder is not None:
             shim._recording.run(self._begin_record, shim.parts.recorder)
         self._cpu += time.thread_time_ns() - before
@@ -232,7 +241,7 @@ class StepScope:
         if len(tokens) and not shim._guarding.run(self._guard, tokens):
             shim._stale = True
         if shim.parts.recorder is not None:
-            shim._recording.run(self._finish, shim.parts.recorder, tokens)
+            shim._finishing.run(self._finish, shim.parts.recorder, tokens)
         for listener in shim.parts.listeners:
             shim._part_of(listener).run(self._tell, listener)
         self._cpu += time.thread_time_ns() - before

@@ -16,7 +16,7 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def bits_of(tensor: torch.Tensor, axes: int) -> NDArray[Any]:
     """A view of a contiguous tensor in CPU memory: its first `axes` axes, and all others as one."""
     integers = tensor.view(INTEGERS[tensor.element_size()])
-    return integers.view(*tensor.shape[:axes], -1).numpy()  # type: ignore[no-any-return]
+    return integers.view(*tensor.shape[:axes], -1).numpy()
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -96,3 +96,47 @@ def test_entries_are_copies_that_later_saves_do_not_change() -> None:
     scatter(memory, slots, 5.0)
     ring.save(1, slots, gather(memory, slots))
     assert torch.equal(kept.tensors["all.key"], copy)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(slots_of_a_step, min_size=1, max_size=8))
+def test_saving_straight_out_of_paged_memory_keeps_the_same_bits(schedule: list[list[int]]) -> None:
+    direct, copied, memory = UndoRing(bytes=1 << 16), UndoRing(bytes=1 << 16), random_memory(3)
+    for step, slots in enumerate(schedule):
+        array = np.array(slots, np.int32)
+        direct.save_from(step, array, memory.tensors)
+        copied.save(step, array, gather(memory, array))
+        scatter(memory, array, float(step))
+    assert [(e.step, e.slots.tolist()) for e in direct.entries(0)] == [
+        (e.step, e.slots.tolist()) for e in copied.entries(0)
+    ]
+    for mine, other in zip(direct.entries(0), copied.entries(0), strict=True):
+        for name, tensor in other.tensors.items():
+            assert torch.equal(mine.tensors[name].view(torch.int32), tensor.view(torch.int32))
+    assert direct.lost == 0
+
+
+def test_half_precision_memory_is_saved_bit_for_bit() -> None:
+    memory = torch.randn(BLOCKS, LAYERS, BLOCK_SIZE, HEADS, DIM).bfloat16()
+    memory[1, 0, 2] = float("nan")
+    ring = UndoRing(bytes=1 << 16)
+    ring.save_from(0, np.array([6, 1], np.int32), {"a.key": memory})
+    kept = ring.entries(0)[0].tensors["a.key"]
+    assert kept.dtype == torch.bfloat16
+    assert torch.equal(kept.view(torch.int16), memory[[1, 0], :, [2, 1]].view(torch.int16))
+
+
+def test_a_slot_outside_the_memory_is_never_read() -> None:
+    ring, memory = UndoRing(bytes=1 << 16), random_memory(3)
+    ring.save_from(0, np.array([BLOCKS * BLOCK_SIZE], np.int32), memory.tensors)
+    assert (ring.lost, ring.entries(0), ring.first_step) == (1, [], 1)
+
+
+def test_a_trigger_copies_only_the_slots_of_the_blocks_that_it_needs() -> None:
+    ring, memory = UndoRing(bytes=1 << 16), random_memory(3)
+    for step, slots in enumerate([[0, 5, 9], [4, 6], [12]]):
+        ring.save(step, np.array(slots, np.int32), gather(memory, np.array(slots, np.int32)))
+    some = ring.entries(0, np.array([1, 3], np.int32), BLOCK_SIZE)
+    assert [entry.slots.tolist() for entry in some] == [[5], [4, 6], [12]]
+    whole = ring.entries(0)
+    assert torch.equal(some[0].tensors["all.value"], whole[0].tensors["all.value"][1:2])

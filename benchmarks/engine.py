@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from checkengine.benchmarks.recorder import figure
+from checkengine.benchmarks.figure import figure
 from checkengine.engine_shim.engine.engine import Engine
 from checkengine.engine_shim.engine.load import load_model
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from checkengine.benchmarks.figure import figure
 from checkengine.guards.step import SequenceStart
 from checkengine.replay.bundle import BundleReader, write_bundle
 from checkengine.replay.capture import Capture
@@ -45,14 +46,6 @@ def recorder_figures() -> list[dict[str, Any]]:
         undo_figure(),
         *bundle_figures(),
     ]
-
-
-def figure(
-    name: str, value: float, unit: str, target: float, *, at_least: bool = False, peer: tuple[str, float] | None = None
-) -> dict[str, Any]:
-    ok = value >= target if at_least else value <= target
-    found: dict[str, Any] = {"name": name, "value": value, "unit": unit, "target": target, "ok": bool(ok)}
-    return found | ({"peer": peer[0], "peer_value": peer[1]} if peer else {})
 
 
 def decode_step(step: int) -> StepRecord:

@@ -23,6 +23,7 @@ from checkengine.engine_shim.engine.server import Service, build_app
 from checkengine.engine_shim.models import model_directory
 from checkengine.engine_shim.settings import ServerSettings
 from checkengine.guards.errors import UserError
+from checkengine.storage import CollectorThread
 from checkengine.switches import ShimSwitches
 
 
@@ -71,6 +72,9 @@ def assemble_server(
     assert shim is not None
     chosen = _server_settings(settings, host, port)
     served = build_server(engine, shim, tokenizer, chosen, name=served_name(model, directory), provider=provider)
+    if settings.spool.enabled:
+        # Closed after the shim, whose last records it still collects.
+        served.closers.append(CollectorThread(settings).close)
     served.closers.append(provider.shutdown)
     return served
 

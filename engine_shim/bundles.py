@@ -8,7 +8,7 @@ import time
 from checkengine.guards.bus import EventBus
 from checkengine.guards.events import BundleWritten
 from checkengine.guards.incident import IncidentBook
-from checkengine.replay.bundle import write_bundle
+from checkengine.replay.bundle import keep_newest, write_bundle
 from checkengine.replay.capture import Capture
 from checkengine.replay.settings import CaptureSettings
 
@@ -34,3 +34,5 @@ class BundleWriter:
         self._book.note_bundle(incident, path.name)
         logger.info("bundle %s of incident %s is written", path.name, incident)
         self._bus.publish(BundleWritten(path.name, incident, str(path), time.time()))
+        for old in keep_newest(self._settings.directory, self._settings.maximum_bundles):
+            logger.info("bundle %s is removed: more than %d", old.name, self._settings.maximum_bundles)

@@ -35,6 +35,7 @@ def replay(
     if confidential not in ("none", "default", "full"):
         raise typer.BadParameter(f"{confidential!r} is not one of none, default, full", param_hint="--confidential")
     found = guarded(lambda: investigate_bundle(bundle, kernel=kernel, quiet=as_json))
+    keep_result(found, bundle)
     if report is not None:
         write_report(found, report, bundle, cast(Literal["none", "default", "full"], confidential))
     if as_json:
@@ -44,6 +45,16 @@ def replay(
 
         print_summary(found, report)
     raise typer.Exit(found.exit_code)
+
+
+def keep_result(found: Investigation, bundle: Path) -> None:
+    """Into the bundle's results, where it can be written: a verdict on a read-only copy is as good."""
+    from checkengine.replay.bundle import BundleError, append_result
+
+    try:
+        append_result(bundle, found.to_dict())
+    except BundleError as error:
+        typer.echo(f"note: {error}", err=True)
 
 
 def investigate_bundle(path: Path, *, kernel: str | None = None, quiet: bool = False) -> Investigation:

@@ -26,10 +26,11 @@ class Process:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Process]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     command = [sys.executable, "-m", "checkengine", "serve", MODEL, "--port", "0"]
     environment = {**os.environ, "CHECKENGINE_SERVER__DRAIN_SECONDS": "120"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    here = tmp_path_factory.mktemp("serve")
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=here)
     assert process.stderr is not None
     lines = []
     for line in process.stderr:

@@ -136,6 +136,8 @@ class Bench:
             run.guard_cpu_seconds = shim.cpu_seconds
             shim.close()
             collect(run, heard, shim)
+        # Engine and shim know each other; the next run needs their memory now, not at some later collection.
+        engine.shim = NullShim()
         return run
 
     def margin(self, tokens: list[int]) -> float:

@@ -6,6 +6,7 @@ one with it and one bare, are a pair, so that whatever drifts (length, clock, ot
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ from checkengine.replay.settings import AuditSettings, CaptureSettings, SpoolSet
 MODEL = "smollm2-135m"
 BLOCK_STEPS = 5
 """The first step of a block is left out: with the shim it writes a checkpoint, since the recorder has a gap there."""
+MOST_PROMPT = 96
 WARM_STEPS = 70
 """Beyond the warm-up of the guards' budgets."""
 CASES: tuple[tuple[int, Level, float], ...] = (
@@ -129,9 +131,10 @@ def figures_of(cost: Cost, level: Level, most: float) -> list[dict[str, Any]]:
 
 
 def measure(model: Any, tokenizer: Any, rows: int, level: Level, *, pairs: int, threads: int) -> Cost:
-    engine, shim = build(model, tokenizer, rows, level, threads)
+    tokens = WARM_STEPS + 2 * pairs * BLOCK_STEPS + rows
+    engine, shim = build(model, tokenizer, rows, level, threads, tokens)
     timed = TimedUndo(engine)
-    submit(engine, tokenizer, rows, WARM_STEPS + 2 * pairs * BLOCK_STEPS + rows)
+    submit(engine, tokenizer, rows, tokens)
     cost = Cost(rows, threads)
     switch(engine, shim, timed, on=True)
     while engine.stats.waiting or engine.steps < WARM_STEPS:
@@ -163,9 +166,12 @@ def switch(engine: Engine, shim: EngineShim, timed: TimedUndo, *, on: bool) -> N
     engine.undo = timed if on else None
 
 
-def build(model: Any, tokenizer: Any, rows: int, level: Level, threads: int) -> tuple[Engine, EngineShim]:
+def build(model: Any, tokenizer: Any, rows: int, level: Level, threads: int, tokens: int) -> tuple[Engine, EngineShim]:
+    gc.collect()  # the engine before holds its memory in a cycle
+    size = EngineSettings().block_size
+    blocks = rows * -(-(tokens + MOST_PROMPT) // size)
     settings = Settings(
-        engine=EngineSettings(prefix_cache=False, maximum_sequences=rows, threads=threads),
+        engine=EngineSettings(prefix_cache=False, maximum_sequences=rows, threads=threads, blocks=blocks),
         logits=LogitsSettings(level=level),
         audit=AuditSettings(enabled=False),
         capture=CaptureSettings(enabled=False),
@@ -188,7 +194,7 @@ def fastest_threads(model: Any, tokenizer: Any, rows: int = 16, steps: int = 12)
     """1 up to torch's own choice: threads that share a core wait for each other."""
     seconds = {}
     for threads in range(1, torch.get_num_threads() + 1):
-        engine, shim = build(model, tokenizer, rows, "screen", threads)
+        engine, shim = build(model, tokenizer, rows, "screen", threads, steps)
         submit(engine, tokenizer, rows, steps)
         taken = []
         while engine.has_work:

@@ -29,6 +29,8 @@ class Outcome:
     unguarded_tokens: int = 0
     tokens_saved: int = 0
     unguarded_text: str = ""
+    unguarded_repeats: int = 0
+    """How often the unguarded run's last token stands at its end."""
     guarded_text: str = ""
     neighbours_equal: bool = False
     near_ties: list[Difference] = field(default_factory=list)

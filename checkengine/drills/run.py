@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def drill_settings(directory: Path, threads: int | None = None) -> Settings:
         {
             "logits": {"level": "full"},
             "guards": {"tool_calls": {"action": "stop"}, "salad": {"action": "stop"}, "language": {"action": "stop"}},
-            "capture": {"content": "full", "directory": directory / "bundles", "window_steps": 16},
+            "capture": {"content": "full", "directory": directory / "bundles", "window_steps": 12},
             "spool": {"directory": directory / "spool"},
             "catalog": {"url": str(directory / "catalog.db")},
             "audit": {"every_steps": 8},
@@ -92,6 +93,7 @@ class Demo:
         outcome.tokens, outcome.unguarded_tokens = len(victim.tokens), len(free.tokens)
         outcome.tokens_saved = outcome.unguarded_tokens - outcome.tokens
         outcome.guarded_text, outcome.unguarded_text, outcome.finish = victim.text, free.text, victim.finish
+        outcome.unguarded_repeats = len(list(takewhile(lambda token: token == free.tokens[-1], reversed(free.tokens))))
         outcome.stopped = victim.note is not None
         outcome.first_bad_token = first_bad(drill, clean, unguarded, guarded)
         caught = caught_at(drill, guarded)

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from checkengine.drills.outcome import Clean, DemoResult, Outcome
-from checkengine.drills.words import caught, clean_sentence, excerpt, neighbours, reproduced
+from checkengine.drills.words import caught, clean_sentence, neighbours, reproduced, unguarded
 
 
 def print_summary(result: DemoResult, report: Path) -> None:
@@ -34,7 +34,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     console.print(f"\n{mark} [bold]{escape(outcome.title)}[/bold]: {escape(outcome.story)}")
     table = Table.grid(padding=(0, 2))
     rows = (
-        ("unguarded", escape(excerpt(outcome.unguarded_text))),
+        ("unguarded", escape(unguarded(outcome))),
         ("caught", caught(outcome)),
         ("neighbours", neighbours(outcome)),
         ("replay", reproduced(outcome)),

@@ -51,3 +51,10 @@ def excerpt(text: str, length: int = 110) -> str:
     """One line of a text's beginning, in quotation marks."""
     line = " ".join(text.split())
     return f"“{line[:length]}{'…' if len(line) > length else ''}”"
+
+
+def unguarded(outcome: Outcome) -> str:
+    """The answer's beginning and, where it ends in one token for ever, that it does."""
+    if outcome.unguarded_repeats < 8:
+        return excerpt(outcome.unguarded_text)
+    return f"{excerpt(outcome.unguarded_text)} and then one token {outcome.unguarded_repeats} times"

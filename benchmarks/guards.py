@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from checkengine.assemble import EngineShim, embed
 from checkengine.benchmarks.figure import figure, interval
 from checkengine.benchmarks.prompts import QUESTIONS
 from checkengine.config import Settings
-from checkengine.detectors.logits.stats import Level
 from checkengine.engine_shim.engine.engine import Engine
 from checkengine.engine_shim.engine.load import load_model
 from checkengine.engine_shim.engine.null_shim import NullShim
@@ -31,19 +30,21 @@ from checkengine.engine_shim.settings import EngineSettings
 from checkengine.guards.settings import LogitsSettings
 from checkengine.replay.settings import AuditSettings, CaptureSettings, SpoolSettings
 
+ChosenLevel = Literal["auto", "screen", "full"]
+
 MODEL = "smollm2-135m"
 BLOCK_STEPS = 5
 """The first step of a block is left out: with the shim it writes a checkpoint, since the recorder has a gap there."""
 MOST_PROMPT = 96
 WARM_STEPS = 70
 """Beyond the warm-up of the guards' budgets."""
-CASES: tuple[tuple[int, Level, float], ...] = (
-    (1, "full", 1.0),
-    (8, "full", 1.0),
+CASES: tuple[tuple[int, ChosenLevel, float], ...] = (
+    (1, "auto", 1.0),
+    (8, "auto", 1.0),
     (16, "screen", 1.0),
     (16, "full", 2.5),
 )
-"""Rows, level and the most per cent of a step that checkengine may cost."""
+"""Rows, `[logits] level` and the most per cent of a step that checkengine may cost."""
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class TimedUndo:
 
 
 def guard_figures(
-    path: Path | None = None, *, pairs: int = 60, cases: Sequence[tuple[int, Level, float]] = CASES
+    path: Path | None = None, *, pairs: int = 60, cases: Sequence[tuple[int, ChosenLevel, float]] = CASES
 ) -> list[dict[str, Any]]:
     """Two figures a case; about a minute for 16 rows. Threads are chosen once, with the largest batch."""
     model, tokenizer = load_model(path or model_directory(MODEL))
@@ -105,7 +106,7 @@ def guard_figures(
     return figures
 
 
-def figures_of(cost: Cost, level: Level, most: float) -> list[dict[str, Any]]:
+def figures_of(cost: Cost, level: ChosenLevel, most: float) -> list[dict[str, Any]]:
     name, slower, share = f"{level}, batch {cost.rows}", cost.slower(), cost.share()
     low, high = interval(slower)
     return [
@@ -130,7 +131,7 @@ def figures_of(cost: Cost, level: Level, most: float) -> list[dict[str, Any]]:
     ]
 
 
-def measure(model: Any, tokenizer: Any, rows: int, level: Level, *, pairs: int, threads: int) -> Cost:
+def measure(model: Any, tokenizer: Any, rows: int, level: ChosenLevel, *, pairs: int, threads: int) -> Cost:
     tokens = WARM_STEPS + 2 * pairs * BLOCK_STEPS + rows
     engine, shim = build(model, tokenizer, rows, level, threads, tokens)
     timed = TimedUndo(engine)
@@ -166,7 +167,9 @@ def switch(engine: Engine, shim: EngineShim, timed: TimedUndo, *, on: bool) -> N
     engine.undo = timed if on else None
 
 
-def build(model: Any, tokenizer: Any, rows: int, level: Level, threads: int, tokens: int) -> tuple[Engine, EngineShim]:
+def build(
+    model: Any, tokenizer: Any, rows: int, level: ChosenLevel, threads: int, tokens: int
+) -> tuple[Engine, EngineShim]:
     gc.collect()  # the engine before holds its memory in a cycle
     size = EngineSettings().block_size
     blocks = rows * -(-(tokens + MOST_PROMPT) // size)

@@ -30,7 +30,7 @@ from checkengine.replay.recorder import Recorder, unknown_start
 
 logger = logging.getLogger("checkengine.shim")
 
-FULL_ROWS = 8
+FULL_ROWS = 4
 """Level `auto` measures in full up to this many rows and screens above: the budget is 1 % of a step."""
 
 LISTENER_SECONDS = 1.0

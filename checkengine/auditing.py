@@ -37,4 +37,5 @@ def audit_embedded(engine: Any, assembly: Any, recorder: Recorder, writer: Bundl
         publish=assembly.bus.publish,
         convict=Conviction(assembly.policy),
         write=writer.write if writer is not None else None,
+        waiting=assembly.settings.audit.waiting,
     )

@@ -51,6 +51,8 @@ class AuditSettings(Section):
     enabled: bool = True
     every_steps: int = Field(512, ge=1)
     """One audited step in so many, on average."""
+    waiting: int = Field(1, ge=1)
+    """Audited steps that may wait for the judge, with their KV pages; one that comes beyond is skipped and counted."""
 
 
 class SpoolSettings(Section):

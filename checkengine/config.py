@@ -23,7 +23,7 @@ from pydantic_settings import (
 
 from checkengine.dashboards.settings import TracesSettings
 from checkengine.engine_shim.settings import EngineSettings, ServerSettings
-from checkengine.guards.errors import UserError
+from checkengine.guards.errors import UserError, one_line
 from checkengine.guards.settings import BrakeSettings, GuardsSettings, LogitsSettings
 from checkengine.replay.settings import (
     AuditSettings,
@@ -40,8 +40,23 @@ FILE_VARIABLE = "CHECKENGINE_CONFIG"
 DEFAULT_FILE = "checkengine.toml"
 
 
+MOST_BYTES = 1 << 16
+"""A larger file is no configuration; a device that never ends is one such."""
+MOST_LETTERS = 200
+"""Of a bad value, told in its fault."""
+MOST_FAULTS = 20
+"""Told of one configuration."""
+
+
 class ConfigurationError(UserError):
     """The configuration cannot be used; a line for each fault names file, line and key, and says what is allowed."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__(*faults)
+        self.faults = faults
+
+    def __str__(self) -> str:
+        return "\n".join(one_line(fault) for fault in self.faults)
 
 
 class Settings(BaseSettings):
@@ -104,13 +119,17 @@ def load_settings(path: Path | str | None = None) -> Settings:
     file, text = _read(path)
     try:
         from_file = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Besides TOMLDecodeError: numbers of thousands of digits, and nesting without end.
         raise ConfigurationError(f"{file}: not valid TOML: {error}") from error
     sources = _Sources(file, text, from_file, _environment())
     try:
         return Settings(**merged(sources.from_file, sources.from_environment))
     except ValidationError as error:
-        raise ConfigurationError("\n".join(_explain(fault, sources) for fault in error.errors())) from error
+        faults = error.errors()
+        told = [_explain(fault, sources) for fault in faults[:MOST_FAULTS]]
+        more = [f"{file}: and {len(faults) - MOST_FAULTS} more faults"] if len(faults) > MOST_FAULTS else []
+        raise ConfigurationError(*told, *more) from error
 
 
 def as_toml(settings: Settings) -> str:
@@ -133,9 +152,15 @@ def _read(path: Path | str | None) -> tuple[str, str]:
         return DEFAULT_FILE, ""
     file = Path(named or DEFAULT_FILE)
     try:
-        return str(file), file.read_text("utf-8")
+        with file.open("rb") as opened:
+            data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from error
+    if len(data) > MOST_BYTES:
+        raise ConfigurationError(f"{file}: more than {MOST_BYTES} bytes: not a configuration")
+    try:
+        # Some editors write a byte order mark.
+        return str(file), data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from error
 
@@ -144,7 +169,7 @@ def _environment() -> dict[str, Any]:
     _refuse_unknown_variables()
     try:
         return EnvSettingsSource(Settings)()
-    except SettingsError as error:
+    except (SettingsError, RecursionError) as error:
         raise ConfigurationError(f"environment: {error}") from error
 
 
@@ -169,7 +194,8 @@ def _explain(fault: ErrorDetails, sources: _Sources) -> str:
     elif fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
         problem = f"{key} must be a table, [{key}], not {fault['input']!r}"
     else:
-        problem = f"{key} = {json.dumps(fault['input'], default=str)}: {fault['msg']}"
+        value = json.dumps(fault["input"], default=str)
+        problem = f"{key} = {value[:MOST_LETTERS]}{'…' * (len(value) > MOST_LETTERS)}: {fault['msg']}"
     return f"{sources.place(path)}: {problem}"
 
 

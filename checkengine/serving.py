@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
 
 from checkengine import __version__
 from checkengine.assemble import Assembly, EngineShim, embed
@@ -64,13 +65,13 @@ def assemble_server(
 ) -> Served:
     """Loads the model. Raises UserError for a model or a configuration that cannot be used."""
     settings = load_settings(config)
+    chosen = _server_settings(settings, host, port)
     directory = model_directory(model)
     exporters = [otlp_exporter(endpoint)] if (endpoint := settings.traces.otlp_endpoint) else []
     provider = tracer_provider(__version__, exporters)
     loaded, tokenizer = _load(directory, settings)
     engine, shim = embed(loaded, tokenizer, settings)
     assert shim is not None
-    chosen = _server_settings(settings, host, port)
     served = build_server(engine, shim, tokenizer, chosen, name=served_name(model, directory), provider=provider)
     if settings.spool.enabled:
         # Closed after the shim, whose last records it still collects.
@@ -144,4 +145,8 @@ def _load(directory: Path, settings: Settings) -> tuple[Any, Any]:
 
 def _server_settings(settings: Settings, host: str | None, port: int | None) -> ServerSettings:
     given = {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
-    return settings.server.model_copy(update=given)
+    try:
+        return ServerSettings.model_validate(settings.server.model_dump() | given)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise UserError(f"--{fault['loc'][0]} {fault['input']!r}: {fault['msg']}") from error

@@ -6,24 +6,42 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
+LONGEST_VALUE = 100
+"""Lines of one value that are looked through; no line is named where a value is longer."""
+
 
 def line_of(text: str, path: Sequence[str | int]) -> int | None:
-    """1-based line on which the statement begins that first makes `path` exist; None where nothing does.
+    """1-based line on which the statement begins that first makes `path` exist; None where nothing does, or where it
+    cannot be told in good time. `text` is valid TOML.
 
-    Grows the text line by line and asks the parser itself, so quoting, dotted keys, inline tables and values of
-    several lines are all read as TOML means them. A configuration is short enough for that.
+    Cuts the text after a line and asks the parser itself, so quoting, dotted keys, inline tables and values of several
+    lines are all read as TOML means them. Halving finds the place, since a longer beginning holds all of a shorter one.
     """
-    lines = text.splitlines(keepends=True)
-    begins = 0
-    for end in range(1, len(lines) + 1):
+    lines = text.split("\n")
+    without, having = 0, len(lines)
+    if not exists(tomllib.loads(text), path):
+        return None
+    while having - without > 1:
+        middle = (without + having) // 2
+        end, known = _whole(lines, middle)
+        if end is None:
+            return None
+        if exists(known, path):
+            having = end
+        else:
+            without = middle
+    before, _ = _whole(lines, having - 1)
+    return None if before is None else before + 1
+
+
+def _whole(lines: Sequence[str], end: int) -> tuple[int | None, Any]:
+    """The most lines up to `end` that are TOML by themselves, and what they say; None where a value is too long."""
+    for last in range(end, max(-1, end - LONGEST_VALUE), -1):
         try:
-            known = tomllib.loads("".join(lines[:end]))
+            return last, tomllib.loads("\n".join(lines[:last]))
         except tomllib.TOMLDecodeError:
             continue  # inside a value of several lines
-        if exists(known, path):
-            return begins + 1
-        begins = end
-    return None
+    return None, None
 
 
 def exists(value: Any, path: Sequence[str | int]) -> bool:

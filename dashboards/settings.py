@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class TracesSettings(BaseModel):
     """Spans hold numbers and names, never content."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     otlp_endpoint: str | None = Field(None, pattern="^https?://")
     """Where spans go by OTLP over HTTP, for example http://collector:4318/v1/traces. Without it none are sent."""

@@ -72,8 +72,11 @@ def model_directory(name_or_path: str | Path) -> Path:
     Raises ModelError where there is none; the message says how to get it.
     """
     path = Path(name_or_path).expanduser()
-    if (path / "config.json").is_file():
-        return path
+    try:
+        if (path / "config.json").is_file():
+            return path
+    except OSError as error:
+        raise ModelError(f"no model at {str(path)!r}: {error.strerror}; give another path") from error
     name = str(name_or_path)
     if name not in SOURCES:
         raise ModelError(

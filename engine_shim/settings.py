@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 class Section(BaseModel):
     """A table of checkengine.toml: unknown keys are refused, values do not change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class EngineSettings(Section):
@@ -45,7 +45,8 @@ class EngineSettings(Section):
 class ServerSettings(Section):
     """The OpenAI-compatible server."""
 
-    host: str = "127.0.0.1"
+    host: str = Field("127.0.0.1", min_length=1)
+    """An empty one would listen on every address."""
     port: int = Field(8000, ge=0, le=65535)
     """0 takes any free port."""
     finish_reason: str = Field("content_filter", min_length=1)

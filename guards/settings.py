@@ -12,7 +12,7 @@ GuardAction = Literal["off", "observe", "warn", "stop", "retry"]
 class Section(BaseModel):
     """A table of checkengine.toml: unknown keys are refused, values do not change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class GuardSettings(Section):

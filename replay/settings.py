@@ -13,7 +13,7 @@ MEBIBYTE = 1 << 20
 class Section(BaseModel):
     """A table of checkengine.toml: unknown keys are refused, values do not change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RecorderSettings(Section):

@@ -80,7 +80,7 @@ def write_report(result: DemoResult, out: Path) -> Path:
 
     path = out / "report.html"
     try:
-        path.write_text(render(result), encoding="utf-8")
+        path.write_text(render(result), "utf-8", "backslashreplace")
     except OSError as error:
         raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
     return path

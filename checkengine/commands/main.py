@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from checkengine import __version__
-from checkengine.guards.errors import UserError
+from checkengine.guards.errors import UserError, one_line
 
 USAGE = 2
 """Exit code of a wrong command line."""
@@ -28,13 +29,15 @@ class CommandEntry:
     module: str
     help: str
     usage_exit_code: int = USAGE
+    failure_exit_code: int = USAGE
+    """Where the machine fails it: a full disk, an output that nobody takes."""
 
 
 COMMANDS: dict[str, CommandEntry] = {
     "demo": CommandEntry("demo", "Serve a real model, plant faults, catch, capture and replay them."),
     "models": CommandEntry("models", "Fetch and list models for the demo and the tests."),
     "serve": CommandEntry("serve", "Serve a model with guards over an OpenAI-compatible API."),
-    "replay": CommandEntry("replay", "Re-run a captured bundle; made for git bisect run.", usage_exit_code=129),
+    "replay": CommandEntry("replay", "Re-run a captured bundle; made for git bisect run.", 129, 125),
     "bench": CommandEntry("bench", "Measure what checkengine costs and what it catches."),
     "selftest": CommandEntry("selftest", "Check this installation on this machine."),
     "config": CommandEntry("config", "Check a checkengine.toml."),
@@ -94,17 +97,24 @@ def _options(
 
 
 def run() -> None:
-    """Console script. A `UserError` becomes one line on stderr and its exit code."""
+    """Console script. A `UserError` becomes one line on stderr and its exit code, and so does a disk that is full."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A path need not be text, and a terminal need not know every letter.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except UserError as error:
         print(f"checkengine: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        print(f"checkengine: {one_line(str(error))}", file=sys.stderr)
+        raise SystemExit(_entry(sys.argv[1:]).failure_exit_code) from None
     except SystemExit as stop:
-        raise SystemExit(_usage_exit_code(sys.argv[1:]) if stop.code == USAGE else stop.code) from None
+        raise SystemExit(_entry(sys.argv[1:]).usage_exit_code if stop.code == USAGE else stop.code) from None
 
 
-def _usage_exit_code(arguments: list[str]) -> int:
-    """git bisect would take 2 for a verdict, so replay answers a wrong command line with a code of its own."""
+def _entry(arguments: list[str]) -> CommandEntry:
+    """git bisect would take 2 for a verdict, so replay has exit codes of its own."""
     names = [argument for argument in arguments if argument in COMMANDS]
-    return COMMANDS[names[0]].usage_exit_code if names else USAGE
+    return COMMANDS[names[0]] if names else CommandEntry("main", "")

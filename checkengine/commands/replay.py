@@ -34,17 +34,29 @@ def replay(
     """
     if confidential not in ("none", "default", "full"):
         raise typer.BadParameter(f"{confidential!r} is not one of none, default, full", param_hint="--confidential")
-    found = guarded(lambda: investigate_bundle(bundle, kernel=kernel, quiet=as_json))
+    names = cast(Literal["none", "default", "full"], confidential)
+    raise typer.Exit(guarded(lambda: examine(bundle, kernel, as_json, report, names)))
+
+
+def examine(
+    bundle: Path,
+    kernel: str | None,
+    as_json: bool,
+    report: Path | None,
+    confidential: Literal["none", "default", "full"],
+) -> int:
+    """Investigate, keep and tell; returns the exit code of the verdict."""
+    found = investigate_bundle(bundle, kernel=kernel, quiet=as_json)
     keep_result(found, bundle)
     if report is not None:
-        write_report(found, report, bundle, cast(Literal["none", "default", "full"], confidential))
+        write_report(found, report, bundle, confidential)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), allow_nan=False, default=str))
     else:
         from checkengine.commands.replay_summary import print_summary
 
         print_summary(found, report)
-    raise typer.Exit(found.exit_code)
+    return found.exit_code
 
 
 def keep_result(found: Investigation, bundle: Path) -> None:
@@ -91,15 +103,19 @@ def investigate_capture(
         return investigate(capture, executor, guards, bundle=bundle, kernel=kernel, progress=progress)
 
 
-def guarded(investigation: Callable[[], Investigation]) -> Investigation:
-    """An error of ours must not read as "reproduced": Python's own exit code for a traceback is 1."""
+def guarded(investigation: Callable[[], int]) -> int:
+    """An error of ours, or an output that cannot be written, must not read as "reproduced": Python's own exit code for
+    a traceback is 1, and typer's for a closed pipe is, too."""
     from checkengine.guards.errors import UserError
+    from checkengine.replay.executor import CannotReplayError
     from checkengine.replay.investigate import CANNOT_JUDGE
 
     try:
         return investigation()
     except UserError:
         raise
+    except OSError as error:
+        raise CannotReplayError(f"the replay cannot go on or tell its outcome: {error}") from None
     except Exception:
         traceback.print_exc()
         raise typer.Exit(CANNOT_JUDGE) from None

@@ -82,7 +82,7 @@ def open_inside(root: Path, path: str) -> int:
     if not SAFE_PATH.fullmatch(path):
         raise BundleError(f"{root}: the manifest names {path!r}, which lies outside a bundle: it was tampered with")
     *folders, name = path.split("/")
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_root(root)
     try:
         for folder in folders:
             inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
@@ -95,6 +95,15 @@ def open_inside(root: Path, path: str) -> int:
         raise BundleError(f"{root / path} cannot be read ({error.strerror}): a bundle holds plain files only") from None
     finally:
         os.close(descriptor)
+
+
+def open_root(root: Path) -> int:
+    try:
+        return os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise BundleError(f"{root} cannot be opened ({error.strerror}): give the path of a bundle's folder") from None
 
 
 def read_verified(root: Path, path: str, entry: Entry) -> bytes:

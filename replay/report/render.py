@@ -65,6 +65,8 @@ def render_html(found: Investigation, *, command: str, confidential: Confidentia
         environment=names.clean(shown_environment(found.environment)),
         command=command.replace(found.bundle, bundle) if found.bundle else command,
     )
+    # A path need not be text.
+    html = html.encode("utf-8", "backslashreplace").decode()
     if len(html.encode()) > MOST_BYTES:
         raise ValueError(f"the report would take {len(html.encode())} bytes, more than {MOST_BYTES}")
     return html

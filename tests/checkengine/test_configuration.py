@@ -155,3 +155,63 @@ def test_settings_written_out_read_back_the_same(written):
 )
 def test_the_line_of_a_key_is_found_however_toml_spells_it(text, path, line):
     assert line_of(text, path) == line
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read_as_any_editor_means_them(tmp_path):
+    path = tmp_path / "windows.toml"
+    path.write_bytes(b"\xef\xbb\xbf[server]\r\nport = 9000\r\n")
+    assert load_settings(path).server.port == 9000
+    path.write_bytes(b"\xef\xbb\xbf[server]\r\nport = 9000\r\nprot = 1\r\n")
+    assert "line 3: unknown key 'prot'" in fault(path)
+
+
+def test_a_file_without_end_is_refused_and_not_read_into_memory():
+    assert "not a configuration" in fault(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "9" * 5000], ids=["nesting", "digits"])
+def test_toml_that_its_parser_gives_up_on_is_one_clear_line(written, text):
+    message = fault(written(text))
+    assert "not valid TOML" in message
+    assert "\n" not in message
+
+
+def test_a_variable_nested_without_end_is_one_clear_line(monkeypatch):
+    monkeypatch.setenv("CHECKENGINE_GUARDS__REPETITION", "[" * 100_000)
+    assert fault().startswith("environment: ")
+
+
+def test_of_thousands_of_faults_the_first_are_told_and_the_rest_are_counted(written):
+    lines = fault(written("".join(f"key{i} = 1\n" for i in range(4000)))).split("\n")
+    assert len(lines) == 21
+    assert "line 20: unknown key 'key19'" in lines[19]
+    assert lines[20].endswith("and 3980 more faults")
+
+
+def test_a_bad_value_of_any_length_is_told_in_short(written):
+    message = fault(written("[server]\nport = [" + "1," * 20_000 + "]\n"))
+    assert "line 2: server.port = [1, 1" in message
+    assert len(message) < 1000
+
+
+def test_the_line_of_a_key_is_found_behind_values_of_many_lines():
+    text = "a = [\n" + "1,\n" * 50 + "]\n# x\u2028y\n[b]\nc = 1\n"
+    assert line_of(text, ("a",)) == 1
+    assert line_of(text, ("b", "c")) == 55
+    assert line_of("a = [\n" + "1,\n" * 500 + "]\nb = 1\n", ("b",)) is None
+    assert line_of("a = 1\n", ("b",)) is None
+
+
+@pytest.mark.parametrize("key", ["server]\ndrain_seconds", "engine]\ngarbage_scale", "server]\nport"])
+@pytest.mark.parametrize("number", ["inf", "nan"])
+def test_infinity_and_nan_are_no_settings(written, key, number):
+    assert "line 2" in fault(written(f"[{key} = {number}\n"))
+
+
+def test_a_fault_is_one_line_whatever_the_path_is_named(tmp_path):
+    path = tmp_path / "two\nlines\x1b[31m.toml"
+    path.write_text("x = 1\n")
+    message = fault(path)
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert "two\\nlines" in message

@@ -101,7 +101,11 @@ class Service:
     def _require_capacity(self, body: SamplingBody, prompts: Sequence[list[int]]) -> None:
         if body.choices > self.settings.max_choices:
             raise ApiError(f"n: at most {self.settings.max_choices}", param="n", code="invalid_value")
-        if self.runtime.requests + body.choices * len(prompts) > self.settings.max_requests:
+        wanted = body.choices * len(prompts)
+        if wanted > self.settings.max_requests:
+            most = f"at most {self.settings.max_requests} sequences in one request, not {wanted}"
+            raise ApiError(most, param="prompt" if len(prompts) > 1 else "n", code="invalid_value")
+        if self.runtime.requests + wanted > self.settings.max_requests:
             raise ApiError(
                 f"{self.settings.max_requests} requests are running or waiting; try again later",
                 status=429,

@@ -13,6 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from checkengine.engine_shim.engine.runtime import EngineFailedError, NotAcceptingError, RequestRefusedError
 
+MOST_LETTERS = 1000
+"""Of an error's message."""
+
 
 class ApiError(Exception):
     """Becomes {"error": {"message", "type", "param", "code"}} with an HTTP status."""
@@ -26,6 +29,10 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
     ) -> None:
+        # Clients choose parts of it: a lone surrogate could not be sent, and a long name would come back whole.
+        message = message.encode("utf-8", "backslashreplace").decode()
+        if len(message) > MOST_LETTERS:
+            message = message[:MOST_LETTERS] + "…"
         super().__init__(message)
         self.status = status
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
@@ -71,9 +78,8 @@ async def _answer_validation(request: Request, error: Exception) -> JSONResponse
         return respond(ApiError(f"the body is not valid JSON: {reason}", code="invalid_json"))
     param = parameter_name(first["loc"])
     if first["type"] == "extra_forbidden":
-        return respond(
-            ApiError(f"{param}: this server does not know the parameter", param=param, code="unknown_parameter")
-        )
+        message = f"{param or repr(first['loc'][-1])}: this server does not know the parameter"
+        return respond(ApiError(message, param=param, code="unknown_parameter"))
     where = f"{param}: " if param else ""
     return respond(ApiError(f"{where}{first['msg']}", param=param, code="invalid_value"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -164,10 +165,39 @@ def test_an_engine_that_fails_in_the_middle_of_a_stream_says_so_in_an_event(clie
 
 def test_more_requests_than_the_server_takes_are_told_to_come_back(service: Service, engine: Any) -> None:
     service.settings = ServerSettings(max_requests=2)
-    with TestClient(build_app(service)) as client:
-        answer = client.post("/v1/chat/completions", json={**GOOD, "n": 3})
+    engine.may_step.clear()
+    with TestClient(build_app(service)) as client, ThreadPoolExecutor() as pool:
+        running = pool.submit(client.post, "/v1/chat/completions", json=GOOD)
+        assert engine.wait_for(lambda: bool(engine.live))
+        answer = client.post("/v1/chat/completions", json={**GOOD, "n": 2})
+        engine.may_step.set()
+        assert running.result(20).status_code == 200
     assert error_of(answer, 429)["type"] == "rate_limit_error"
     assert answer.headers["retry-after"] == "1"
+
+
+def test_one_request_for_more_than_the_server_ever_takes_is_not_told_to_come_back(service: Service) -> None:
+    service.settings = ServerSettings(max_requests=2)
+    with TestClient(build_app(service)) as client:
+        choices = client.post("/v1/chat/completions", json={**GOOD, "n": 3})
+        prompts = client.post("/v1/completions", json={"model": "scripted", "prompt": ["a"] * 3})
+    assert (error_of(choices)["param"], error_of(prompts)["param"]) == ("n", "prompt")
+    assert "retry-after" not in choices.headers
+
+
+@pytest.mark.parametrize("text", ["\ud800", "x" * 3000, "a\nb"], ids=["surrogate", "long", "newline"])
+def test_what_a_client_wrote_comes_back_in_an_error_that_is_short_and_can_be_sent(
+    client: TestClient, text: str
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    for path, body, status in (
+        ("/v1/chat/completions", {**GOOD, "model": text}, 404),
+        ("/v1/chat/completions", {**GOOD, text: 1}, 400),
+        ("/v1/completions", {"model": text, "prompt": "x"}, 404),
+    ):
+        message = error_of(client.post(path, content=json.dumps(body), headers=headers), status)["message"]
+        assert len(message) < 1100
+        assert not message.startswith("None")
 
 
 def test_a_model_without_a_chat_template_serves_completions_only(service: Service) -> None:

@@ -156,7 +156,11 @@ class CaptureOnFinding:
             self._drop(incident)
             return
         window = self._recorder.window(max(0, record.step - self._window_steps + 1))
-        handles = [handle for handle in record.handles.tolist() if window.starts[handle].name == sequence]
+        starts = window.starts
+        handles = [handle for handle in record.handles.tolist() if handle in starts and starts[handle].name == sequence]
+        if not handles:
+            logger.warning("no capture of incident %s: step %d could not be recorded", incident, record.step)
+            return
         own = tuple(finding for finding in findings if finding.sequence == sequence)
         capture = _captured(self._adapter, window, handles, own, incident, self._configuration)
         try:

@@ -110,7 +110,7 @@ class Shim:
     def end(self, handles: Iterable[int]) -> None:
         """Sequences are over and no further step will tell it, as `StepRecord.ended` does."""
         for handle in handles:
-            self._forget(handle)
+            self._following.run(self._forget, handle)
 
     def arm(self) -> None:
         """Switch everything on again that failed or was switched off as a whole. Any thread may call it."""
@@ -151,9 +151,9 @@ class Shim:
     def _follow(self, record: StepRecord) -> None:
         """Sequences come and go whether or not the guards are switched on."""
         for handle in record.ended:
-            self._forget(handle)
+            self._following.run(self._forget, handle)
         for start in record.begun:
-            self._begin(start)
+            self._following.run(self._begin, start)
 
     def _rows_of(self, handles: NDArray[np.int32]) -> RowNames:
         """Mostly the rows of the step before: a batch that decodes keeps its rows."""
@@ -217,8 +217,7 @@ class StepScope:
         self._started = time.perf_counter()
         before = time.thread_time_ns()
         shim, record = self._shim, self._record
-        if record.begun or record.ended:
-            shim._follow(record)
+        shim._following.run(shim._follow, record)
         if shim.parts.recorder is not None:
             shim._recording.run(self._begin_record, shim.parts.recorder)
         self._cpu += time.thread_time_ns() - before
@@ -226,7 +225,7 @@ class StepScope:
 
     def logits(self, logits: torch.Tensor) -> None:
         """Raw logits of the sampling rows, shape (rows, vocabulary), before masks and penalties; returns at once."""
-        if not self._enabled or not len(logits):
+        if not self._enabled or not length_of(logits):
             return
         before = time.thread_time_ns()
         self._shim._measuring.run(self._measure, logits)
@@ -238,7 +237,7 @@ class StepScope:
             return []
         before = time.thread_time_ns()
         shim = self._shim
-        if len(tokens) and not shim._guarding.run(self._guard, tokens):
+        if length_of(tokens) and not shim._guarding.run(self._guard, tokens):
             shim._stale = True
         if shim.parts.recorder is not None:
             shim._finishing.run(self._finish, shim.parts.recorder, tokens)
@@ -267,6 +266,7 @@ class StepScope:
         self._stats = row_stats(logits, self._shim.level_for(rows))
 
     def _guard(self, tokens: NDArray[np.int32]) -> None:
+        tokens = as_token_ids(tokens)
         shim = self._shim
         parts = shim.parts
         if shim._stale:
@@ -299,7 +299,7 @@ class StepScope:
     def _finish(self, recorder: Recorder, tokens: NDArray[np.int32]) -> None:
         record, stats = self._record, self._stats
         record.fingerprints = NO_FINGERPRINTS if stats is None or stats.fingerprint is None else stats.fingerprint
-        record.sampled = np.asarray(tokens, np.int32)
+        record.sampled = as_token_ids(tokens)
         recorder.finish(record.step, record.fingerprints, record.sampled)
 
     def _tell(self, listener: StepListener) -> None:
@@ -318,3 +318,23 @@ class StepScope:
         bus.publish(
             StepMeasured(record.step, len(record.handles), len(record.token_ids), seconds, self._cpu * 1e-9, now)
         )
+
+
+def length_of(rows: object) -> int:
+    """What has no length counts as a row, so that it fails inside the part that reads it."""
+    try:
+        return len(rows)  # type: ignore[arg-type]
+    except TypeError:
+        return 1
+
+
+def as_token_ids(tokens: object) -> NDArray[np.int32]:
+    """Integers too wide for a token id become the nearest id that fits: as impossible as before, where a plain cast
+    could make a possible one of them, and a guard that overflows would be off for everyone."""
+    ids = np.asarray(tokens)
+    if ids.dtype == np.int32:
+        return ids
+    if ids.size and not np.issubdtype(ids.dtype, np.integer):
+        raise TypeError(f"token ids are integers, not {ids.dtype}")
+    bounds = np.iinfo(np.int32)
+    return np.clip(ids, bounds.min, bounds.max).astype(np.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 MODEL = "smollm2-135m"
+LEAST_BYTES = 64 << 20
+"""What a demo writes, at least; better known now than after minutes."""
 
 
 @app.command()
@@ -47,8 +50,12 @@ def prepare(out: Path) -> None:
 
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out) as probe:
+            probe.write(bytes(LEAST_BYTES))
+            probe.flush()
     except OSError as error:
-        raise UserError(f"the output directory {out} cannot be made: {error.strerror}; choose another --out") from error
+        problem = f"the output directory {out} cannot be made and written to: {error.strerror}"
+        raise UserError(f"{problem}; choose another --out") from error
 
 
 def run(directory: Path, out: Path, threads: int | None, *, quiet: bool) -> DemoResult:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from checkengine.guards.errors import one_line
 from checkengine.replay.investigate import Investigation
 from checkengine.replay.report.render import headline, strip
 
@@ -18,17 +19,17 @@ RESULTS = {True: "[green]nothing wrong[/]", False: "[red]found[/]", None: "[yell
 
 def print_summary(found: Investigation, report: Path | None = None, console: Console | None = None) -> None:
     console = console or Console()
-    console.print(f"[bold]{escape(headline(found))}[/]")
+    console.print(f"[bold]{shown(headline(found))}[/]")
     if found.forced:
-        console.print(escape(found.forced.words()))
+        console.print(shown(found.forced.words()))
         console.print(Text.assemble(*(MARKS[cell["state"]] for cell in strip(found))))
-    console.print(escape(fired(found)))
+    console.print(shown(fired(found)))
     for note in found.notes:
-        console.print(escape(note))
+        console.print(shown(note))
     if found.verdict and found.verdict.tests:
         console.print(evidence(found))
     if report is not None:
-        console.print(f"report: {escape(str(report))}")
+        console.print(f"report: {shown(str(report))}")
     console.print(f"[dim]{found.seconds:.1f} s[/]")
 
 
@@ -46,5 +47,10 @@ def fired(found: Investigation) -> str:
 def evidence(found: Investigation) -> Table:
     table = Table("test", "result", "what it shows", box=None, pad_edge=False)
     for test in found.verdict.tests if found.verdict else ():
-        table.add_row(test.name, RESULTS[test.passed], escape(test.detail))
+        table.add_row(test.name, RESULTS[test.passed], shown(test.detail))
     return table
+
+
+def shown(text: str) -> str:
+    """Names come from a bundle, which a stranger may have written: no markup, no control codes of a terminal."""
+    return escape(one_line(text))

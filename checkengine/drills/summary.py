@@ -33,6 +33,8 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     mark = "[green]✓[/green]" if outcome.passed else "[red]✗[/red]"
     console.print(f"\n{mark} [bold]{escape(outcome.title)}[/bold]: {escape(outcome.story)}")
     table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(overflow="fold")
     rows = (
         ("unguarded", escape(unguarded(outcome))),
         ("caught", caught(outcome)),

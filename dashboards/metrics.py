@@ -132,8 +132,11 @@ class Metrics:
             self.request_errors.labels(self._reason(error)).inc()
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """Body and content type: OpenMetrics where the Accept header asks for it."""
-        encoder, content_type = choose_encoder(accept)
+        """Body and content type: OpenMetrics where the Accept header asks for it, text for one that makes no sense."""
+        try:
+            encoder, content_type = choose_encoder(accept)
+        except (TypeError, ValueError, LookupError):
+            encoder, content_type = choose_encoder("")
         return encoder(self.registry), content_type
 
     def _finding(self, event: FindingRaised) -> None:

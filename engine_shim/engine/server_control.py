@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol
@@ -12,6 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from checkengine.engine_shim.engine.server_errors import ApiError
 from checkengine.engine_shim.settings import ServerSettings
+
+HOST = re.compile(r"(\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<name>[^][:@/\s]+))(:[0-9]{1,5})?", re.ASCII)
 
 GuardSwitch = Literal["disable", "enable", "rearm"]
 
@@ -71,7 +74,7 @@ def require_control(request: Request, settings: ServerSettings) -> None:
     peer = request.client.host if request.client else ""
     proxied = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "origin"))
     # A name that a page's own DNS points at this machine (DNS rebinding) would arrive in Host.
-    if proxied or not is_loopback(peer) or not is_loopback(request.url.hostname or ""):
+    if proxied or not is_loopback(peer) or not all(is_loopback(host_name(value)) for value in hosts_of(request)):
         raise ApiError(
             "the control endpoints answer to this machine only; set server.control_token to use them from elsewhere",
             status=403,
@@ -83,6 +86,17 @@ async def require_json(request: Request) -> None:
     """A web page of another origin cannot send this type without asking first."""
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise ApiError("send Content-Type: application/json", status=415, code="unsupported_media_type")
+
+
+def hosts_of(request: Request) -> list[str]:
+    """Its Host headers themselves: of one that it cannot read `request.url` makes this server's own address."""
+    return request.headers.getlist("host")
+
+
+def host_name(header: str) -> str:
+    """The name or address in a Host header, without port and brackets; empty where it is neither."""
+    found = HOST.fullmatch(header)
+    return (found["bracketed"] or found["name"]).lower() if found else ""
 
 
 def is_loopback(host: str) -> bool:

@@ -162,6 +162,22 @@ def test_numbers_that_cannot_be_read_leave_the_rest_of_the_scrape_whole(metrics:
     assert (value(metrics, "scrape_failures_total") or 0) >= 1
 
 
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text;version=\xff",
+        "application/openmetrics-text; version=one",
+        "text/plain; version=1.0.0; escaping=nonsense",
+        "application/openmetrics-text; version=1..0; escaping",
+        ";;;,=,,",
+    ],
+)
+def test_an_accept_header_that_makes_no_sense_gets_figures_all_the_same(metrics: Metrics, accept: str) -> None:
+    body, content_type = metrics.exposition(accept)
+    assert b"checkengine_" in body
+    assert content_type.startswith(("text/plain", "application/openmetrics-text"))
+
+
 @pytest.mark.parametrize("accept", ["", "text/plain", "application/openmetrics-text; version=1.0.0"])
 def test_the_exposition_answers_in_the_format_that_is_asked_for(metrics: Metrics, accept: str) -> None:
     live(metrics, engine=lambda: NUMBERS)

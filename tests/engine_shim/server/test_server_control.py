@@ -106,3 +106,38 @@ def test_with_the_token_another_machine_gets_in(service: Service, switches: Swit
 
 def test_without_a_controller_there_is_nothing_to_switch(client: TestClient) -> None:
     assert client.get("/checkengine/guards").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil_name.example",
+        "evil@localhost",
+        "localhost:99999999",
+        "[::1",
+        "localhost.evil:80",
+        "x y",
+        "",
+    ],
+)
+def test_a_host_header_that_is_not_plainly_this_machine_turns_no_switch(
+    service: Service, switches: Switches, host: str
+) -> None:
+    with TestClient(build_app(service, controller=switches), **LOCAL) as client:
+        answer = client.get("/checkengine/guards", headers={"Host": host})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "loopback_only")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8000"])
+def test_a_host_header_that_names_this_machine_may_turn_switches(
+    service: Service, switches: Switches, host: str
+) -> None:
+    with TestClient(build_app(service, controller=switches), **LOCAL) as client:
+        assert client.get("/checkengine/guards", headers={"Host": host}).status_code == 200
+
+
+def test_of_two_host_headers_both_must_name_this_machine(service: Service, switches: Switches) -> None:
+    with TestClient(build_app(service, controller=switches), **LOCAL) as client:
+        headers = [("Host", "localhost"), ("Host", "evil.example")]
+        assert client.get("/checkengine/guards", headers=headers).status_code == 403

@@ -28,6 +28,8 @@ from checkengine.replay.memory import MemoryImage
 
 Ints = NDArray[np.int32]
 FLOAT64 = "float64"
+MOST_THREADS = 1024
+"""A record that names more was tampered with."""
 
 _loaded: dict[tuple[str, str], Any] = {}
 """Models by name and dtype: several bundles of one model are replayed in one process."""
@@ -82,7 +84,7 @@ class EmbeddedExecutor:
 
     def _take(self, model: Any, environment: Mapping[str, Any]) -> None:
         self._model, self._wide = model, None
-        self._threads = environment.get("threads")
+        self._threads = threads_of(environment)
         try:
             self._faults = build_faults(environment.get("faults", ()))
         except (ValueError, TypeError) as error:
@@ -148,11 +150,15 @@ class EmbeddedExecutor:
 
 
 def cached_model(name: str, dtype: str) -> Any:
+    """Raises CannotReplayError where the model is not here, is damaged, or has no such dtype."""
     key = name, dtype
     if key not in _loaded:
+        number = getattr(torch, dtype, None)
+        if not isinstance(number, torch.dtype):
+            raise CannotReplayError(f"the record names the dtype {dtype!r}, which torch does not have")
         try:
-            model, _ = load_model(model_directory(name), getattr(torch, dtype))
-        except ModelError as error:
+            model, _ = load_model(model_directory(name), number)
+        except (ModelError, OSError, ValueError, KeyError, RuntimeError) as error:
             raise CannotReplayError(f"the record's model cannot be loaded: {error}") from error
         prepare(model)
         _loaded[key] = model
@@ -169,6 +175,13 @@ def refuse_other_weights(model: Any, environment: Mapping[str, Any]) -> None:
             f"weights changed: the record was made with {str(recorded)[:12]}…, "
             f"and {model_name(model)} here is {found[:12]}…"
         )
+
+
+def threads_of(environment: Mapping[str, Any]) -> int | None:
+    threads = environment.get("threads")
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+        raise CannotReplayError(f"the record names {threads!r} threads, where 1 to {MOST_THREADS} can be run")
+    return threads
 
 
 def set_threads(wanted: int | None) -> None:

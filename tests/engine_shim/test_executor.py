@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -276,3 +278,21 @@ def test_a_masked_end_token_in_the_engine_is_a_defect_of_the_stop_path():
     verdict = Judge(executor).judge(replayer.window, masked.capture.findings[0], replay)
     assert verdict.kind is VerdictKind.CODE_DEFECT
     assert f"end token {stops[0]} was masked out of sampling at output token {index}" in verdict.sentence
+
+
+@pytest.mark.parametrize("threads", [0, -4, "x", 10**12, 1.5, True, [1]])
+def test_a_record_of_impossible_threads_cannot_be_replayed(threads: Any) -> None:
+    with pytest.raises(CannotReplayError, match="threads"):
+        EmbeddedExecutor.over(None, {"threads": threads})
+
+
+@pytest.mark.parametrize("dtype", ["system", "5", "nn", "load", ""])
+def test_a_record_of_a_dtype_that_is_none_cannot_be_replayed(dtype: str) -> None:
+    with pytest.raises(CannotReplayError, match="dtype"):
+        EmbeddedExecutor().load({"model": "smollm2-135m", "dtype": dtype})
+
+
+def test_a_damaged_model_is_no_verdict_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("not json")
+    with pytest.raises(CannotReplayError, match="cannot be loaded"):
+        EmbeddedExecutor().load({"model": str(tmp_path)})

@@ -337,4 +337,5 @@ def as_token_ids(tokens: object) -> NDArray[np.int32]:
     if ids.size and not np.issubdtype(ids.dtype, np.integer):
         raise TypeError(f"token ids are integers, not {ids.dtype}")
     bounds = np.iinfo(np.int32)
-    return np.clip(ids, bounds.min, bounds.max).astype(np.int32)
+    clipped: NDArray[np.int32] = np.clip(ids, bounds.min, bounds.max).astype(np.int32)
+    return clipped

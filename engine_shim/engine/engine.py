@@ -282,6 +282,10 @@ class Engine:
 
     # EngineAdapter
 
+    def quarantined_fraction(self) -> float:
+        """Share of the KV blocks that is in quarantine: the policy's limit counts on it."""
+        return len(self.pool.quarantined) / self.pool.blocks
+
     def environment(self) -> Mapping[str, Any]:
         if self._environment is None:
             self._environment = environment_of(self.model)

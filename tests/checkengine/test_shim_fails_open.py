@@ -23,7 +23,7 @@ from checkengine.engine_shim.possible import PossibleActions
 from checkengine.engine_shim.settings import EngineSettings
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.events import BundleWritten, Event, GuardDisabled
-from checkengine.guards.settings import LogitsSettings
+from checkengine.guards.settings import BrakeSettings, LogitsSettings
 from checkengine.replay.settings import AuditSettings, CaptureSettings, SpoolSettings
 from checkengine.selftest_faults import tiny_model, tiny_tokenizer
 
@@ -394,3 +394,18 @@ def test_a_retry_on_an_engine_that_can_only_stop_is_a_stop() -> None:
     possible = PossibleActions(Capabilities(stop=True))
     retry = Action(ActionKind.RETRY, "a", "logits.nonfinite", "inc-1", 3)
     assert possible.of([retry]) == [Action(ActionKind.STOP, "a", "logits.nonfinite", "inc-1", 3)]
+
+
+def test_quarantine_takes_its_share_of_the_blocks_and_then_only_warns(tmp_path: Path) -> None:
+    chosen = settings(tmp_path).model_copy(update={"brake": BrakeSettings(minimum_stopped=100)})
+    engine, shim = embed(MODEL, TOKENIZER, chosen, [NanAttention(modulus=1, remainder=0, layer=0)])
+    assert shim is not None
+    submit(engine, rows=12)
+    drain(engine)
+    (incident,) = shim.assembly.book.incidents(0.0)
+    shim.close()
+    # What one step finds is decided at once, so its sequences go beyond the share; those of later steps do not.
+    first = incident.actions["quarantine"]
+    assert 1 <= first < 12
+    assert incident.actions["warn"] == 12 - first
+    assert chosen.brake.maximum_quarantined_fraction < engine.quarantined_fraction() < 0.3

@@ -1,4 +1,4 @@
-# make demo    serve a real model, plant three faults, catch, capture and replay them
+# make demo    serve a real model, plant four faults, catch, capture and replay them
 # make test    lint, types and tests
 # Both do all their own set-up with any Python >= 3.11, and are quick when run again.
 

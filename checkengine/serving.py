@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
 from checkengine import __version__
-from checkengine.assemble import Assembly, EngineShim, embed
+from checkengine.assemble import EngineShim, embed
 from checkengine.config import Settings, load_settings
 from checkengine.dashboards.metrics import LiveNumbers, Metrics
 from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
@@ -97,7 +97,7 @@ def build_server(
     assembly.bus.subscribe(metrics.handle, name="metrics")
     # At once: on a queue a finding could come after its request's span has ended, and be lost. They are rare.
     assembly.bus.subscribe_sync(traces.handle, name="traces")
-    metrics.registry.register(_live_numbers(engine, assembly))
+    metrics.registry.register(_live_numbers(engine, shim))
     runtime = EngineRuntime(
         engine,
         warm_up=lambda: warm_up(engine),
@@ -117,13 +117,14 @@ def warm_up(engine: Any) -> None:
         engine.step()
 
 
-def _live_numbers(engine: Any, assembly: Assembly) -> LiveNumbers:
+def _live_numbers(engine: Any, shim: EngineShim) -> LiveNumbers:
+    assembly = shim.assembly
     recorder, pipeline = assembly.recorder, assembly.pipeline
     return LiveNumbers(
         engine=lambda: engine.stats,
         recorder_dropped=(lambda: recorder.dropped) if recorder is not None else None,
         listeners_dropped=assembly.bus.dropped,
-        guards_active=lambda: {name: state.active for name, state in pipeline.states().items()},
+        guards_active=lambda: {name: state.active and shim.enabled for name, state in pipeline.states().items()},
     )
 
 

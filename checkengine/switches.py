@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from checkengine.engine_shim.engine.server_control import GuardSwitch
 from checkengine.engine_shim.shim import Shim
+
+logger = logging.getLogger("checkengine.switches")
 
 SIDECAR = "sidecar"
 """The name under which the shim as a whole is switched, recorder and captures included."""
@@ -24,8 +27,8 @@ class ShimSwitches:
         listed: list[Mapping[str, Any]] = [
             {
                 "name": name,
-                "active": state.active,
-                "reason": state.reason,
+                "active": state.active and self._shim.enabled,
+                "reason": state.reason or ("" if self._shim.enabled else "the sidecar is off"),
                 "action": self._policy.action_of(name),
                 "braked": self._policy.braked(name),
                 "would_have_stopped": would_have_stopped.get(name, 0),
@@ -59,5 +62,7 @@ class ShimSwitches:
     def _switch_sidecar(self, action: GuardSwitch) -> None:
         if action == "disable":
             self._shim.enabled = False
+            logger.warning("the sidecar is off: no guard looks, nothing is recorded or captured")
         else:
             self._shim.arm()
+            logger.warning("the sidecar is on")

@@ -102,6 +102,8 @@ class BundleReader:
         try:
             data = read_inside(self.path, layout.MARKER, most=layout.MOST_MARKER_BYTES)
         except FileNotFoundError:
+            if not self.path.exists():
+                raise BundleError(f"there is nothing at {self.path}: give the path of a bundle's folder") from None
             raise BundleError(f"{self.path} is no whole bundle: its marker BUNDLE is missing, since the writer did not "
                               "finish or this is another folder; use another bundle") from None  # fmt: skip
         except NotADirectoryError:

@@ -155,6 +155,8 @@ def test_the_whole_sidecar_is_switched_off_and_on() -> None:
         client.post("/checkengine/guards/sidecar", json={"action": "disable"})
         listed = {guard["name"]: guard for guard in client.get("/checkengine/guards").json()["guards"]}
         assert listed["sidecar"] == {"name": "sidecar", "active": False, "reason": "switched off"}
+        assert not any(guard["active"] for guard in listed.values())
+        assert 'checkengine_guard_active{guard="nonfinite"} 0.0' in client.get("/metrics").text
         assert client.post("/v1/completions", json=BODY).json()["choices"][0]["finish_reason"] == "length"
         client.post("/checkengine/guards/sidecar", json={"action": "enable"})
         guarded = client.post("/v1/completions", json={**BODY, "prompt": "z" * 20}).json()

@@ -162,3 +162,8 @@ def test_hostile_numbers_in_signed_columns_give_a_bundle_error_or_nothing(bundle
             key = chance.choice(sorted(columns))
             columns[key] = columns[key].reshape(-1)[:-1].copy() if chance.random() < 0.5 else columns[key][None].copy()
         attack(bundle, {name: safetensors.numpy.save(columns)}, resign=True)
+
+
+def test_a_path_where_nothing_is_says_so(tmp_path):
+    with pytest.raises(BundleError, match="there is nothing at"):
+        BundleReader(tmp_path / "nowhere")

@@ -78,11 +78,13 @@ class Demo:
         began = time.perf_counter()
         faults = drill.make_faults(self.tokenizer, self.prompts)
         outcome = Outcome(drill.name, drill.title, drill.story, drill.victim, [fault.models for fault in faults])
-        self.say(f"{drill.title}: without guards")
-        unguarded = self.bench.run(CHATS, faults=faults, watched=False, warm=drill.warm)
         self.say(f"{drill.title}: with guards")
         bench = self.audited if drill.quiet else self.bench
         guarded = bench.run(CHATS, faults=faults, watched=True, warm=drill.warm)
+        unguarded = guarded
+        if not drill.quiet:  # an audit stops nothing: its run is the unguarded one
+            self.say(f"{drill.title}: without guards")
+            unguarded = self.bench.run(CHATS, faults=faults, watched=False, warm=drill.warm)
         self.compare(outcome, drill, clean, unguarded, guarded)
         self.judge(outcome, guarded)
         outcome.seconds = time.perf_counter() - began

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from checkengine.guards.settings import Section
 
 
-class TracesSettings(BaseModel):
+class TracesSettings(Section):
     """Spans hold numbers and names, never content."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     otlp_endpoint: str | None = Field(None, pattern="^https?://")
     """Where spans go by OTLP over HTTP, for example http://collector:4318/v1/traces. Without it none are sent."""

@@ -42,9 +42,6 @@ class EngineAdapter(Protocol):
         """What the undo ring holds from that step on, oldest first; empty where there is none. With `blocks`, at least
         the slots in these: a step waits while they are copied."""
 
-    def readable_blocks(self, sequences: Sequence[str]) -> NDArray[np.int32]:
-        """Blocks of these sequences and the blocks next to them in memory."""
-
 
 class StopOnly:
     """An EngineAdapter that stops sequences and can do nothing else; an engine of one's own begins with it and
@@ -66,6 +63,3 @@ class StopOnly:
 
     def undo_entries(self, since_step: int, blocks: NDArray[np.int32] | None = None) -> Sequence[UndoEntry]:
         return ()
-
-    def readable_blocks(self, sequences: Sequence[str]) -> NDArray[np.int32]:
-        return np.empty(0, np.int32)

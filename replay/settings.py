@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from checkengine.guards.settings import Section
 
 MEBIBYTE = 1 << 20
-
-
-class Section(BaseModel):
-    """A table of checkengine.toml: unknown keys are refused, values do not change after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RecorderSettings(Section):

@@ -20,7 +20,6 @@ from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNo
 from checkengine.engine_shim.faults import Fault
 from checkengine.guards.action import Action
 from checkengine.guards.events import AuditJudged, Event, FindingRaised
-from checkengine.guards.finding import Finding
 from checkengine.replay.record import StepRecord
 from checkengine.replay.recorded import RecordedWindow
 
@@ -74,9 +73,6 @@ class Run:
                 chosen = np.isin(record.sampling_handles, handles)
                 found += record.fingerprints[chosen].tolist()
         return found
-
-    def primary(self) -> list[Finding]:
-        return [event.finding for event in self.findings if event.primary]
 
 
 def serve(engine: Any, tokenizer: Any, chats: Sequence[Chat], progress: Progress | None = None) -> Run:

@@ -308,12 +308,6 @@ class Engine:
     def undo_entries(self, since_step: int, blocks: Ints | None = None) -> Sequence[UndoEntry]:
         return () if self.undo is None else self.undo.entries(since_step, blocks, self.settings.block_size)
 
-    def readable_blocks(self, sequences: Sequence[str]) -> Ints:
-        """Their blocks, and the block before and after each."""
-        own = {block for name in sequences if name in self._live for block in self._live[name].blocks}
-        near = {block + shift for block in own for shift in (-1, 0, 1)}
-        return np.array(sorted(block for block in near if 0 <= block < self.memory.blocks), np.int32)
-
     def _new_handle(self) -> int:
         self._next_handle += 1
         return self._next_handle - 1

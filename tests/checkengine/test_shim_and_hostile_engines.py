@@ -38,9 +38,6 @@ class Broken(Engine):
     def snapshot(self, blocks: Any) -> Any:
         return 5
 
-    def readable_blocks(self, sequences: Any) -> Any:
-        return "no blocks"
-
 
 def settings(directory: Path) -> Settings:
     capture = {"directory": str(directory / "bundles"), "content": "full"}

@@ -9,6 +9,8 @@ from types import MappingProxyType
 
 
 class Severity(IntEnum):
+    """What a finding may lead to: INFO nothing, WARNING a warning, ERROR whatever its guard's action is."""
+
     INFO = 0
     WARNING = 1
     ERROR = 2
@@ -21,6 +23,7 @@ CAUSE_ORDER: tuple[str, ...] = (
     "sampler.inconsistent",
     "kv.integrity",
     "audit.defect",
+    "recurrence.divergence",
     "speculation.acceptance",
     "stop.ignored",
     "repetition.loop",

@@ -102,7 +102,7 @@ class LanguageGuard(ReportsOnce):
     def _tell(self, found: list[Finding], step: StepView, row: int, reading: ScriptReading, first: int) -> None:
         evidence = {"foreign_tokens": reading.foreign_tokens, "scripts": reading.scripts.bit_count()}
         finding = self._report(
-            KINDS[reading.kind], step, row, evidence, severity=Severity.WARNING, token=first + reading.start
+            KINDS[reading.kind], step, row, evidence, severity=Severity.ERROR, token=first + reading.start
         )
         del self._readers[step.sequences[row]]
         if finding is not None:

@@ -90,7 +90,8 @@ class Policy:
 
     def decide(self, findings: Iterable[Finding], now: float) -> list[Action]:
         """What is to be done, in this order; empty where all is only observed. The deepest cause of a sequence
-        speaks first, and a sequence is stopped or retried once in a step. INFO never leads to an action."""
+        speaks first, and a sequence is stopped or retried once in a step. INFO never leads to an action, WARNING at
+        most to a warning: only an ERROR stops or retries."""
         with self._lock:
             return self._decide(findings, now)
 
@@ -161,6 +162,8 @@ class Policy:
 
     def _act(self, finding: Finding, case: _Case, now: float) -> list[Action]:
         wanted = self.action_of(finding.guard)
+        if wanted in ("stop", "retry") and finding.severity < Severity.ERROR:
+            return [self._action(ActionKind.WARN, finding, case)]
         if wanted in ("stop", "retry") and not self._admit(finding.guard, case, now):
             wanted = "observe"
         if wanted == "stop" or (wanted == "retry" and case.retries >= self._settings.maximum_retries):

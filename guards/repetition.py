@@ -52,7 +52,7 @@ class RepetitionGuard(ReportsOnce):
     def _tell(self, found: list[Finding], step: StepView, row: int, cycle: Cycle, first: int) -> None:
         evidence = {"period": cycle.period, "copies": round(cycle.copies, 2), "span_tokens": cycle.span_tokens}
         second_copy = first + cycle.start + cycle.period
-        finding = self._report("repetition.loop", step, row, evidence, severity=Severity.WARNING, token=second_copy)
+        finding = self._report("repetition.loop", step, row, evidence, severity=Severity.ERROR, token=second_copy)
         del self._detectors[step.sequences[row]]
         if finding is not None:
             found.append(finding)

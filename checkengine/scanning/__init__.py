@@ -1,0 +1,1 @@
+"""Recorded traffic through the guards: `checkengine scan`."""

@@ -1,0 +1,1 @@
+"""Change of numbers over time: per series, and of one replica against its siblings."""

@@ -78,3 +78,22 @@ class ConversationGuard(Protocol):
     version: int
 
     def read(self, conversation: Conversation) -> Iterable[TextFinding]: ...
+
+
+class SeriesGuard(Protocol):
+    """Reads one series of measurements (recorded lines `{"series", "t"?, "value"}`), in the order in which they came.
+
+    Made with (the series' name, its settings); its state is bounded.
+    """
+
+    name: str
+    version: int
+
+    def push(self, value: float | str, t: float | None = None) -> Iterable[TextFinding]:
+        """`value` is a finite number, or the name of a category (a finish reason, say); `t` is Unix seconds.
+
+        A finding is at {"t": t}, or at the index of the value (from 0) where no time came with it.
+        """
+        ...
+
+    def end(self) -> Iterable[TextFinding]: ...

@@ -38,6 +38,8 @@ COMMANDS: dict[str, CommandEntry] = {
     "models": CommandEntry("models", "Fetch and list models for the demo and the tests."),
     "serve": CommandEntry("serve", "Serve a model with guards over an OpenAI-compatible API."),
     "replay": CommandEntry("replay", "Re-run a captured bundle; made for git bisect run.", 129, 125),
+    "bundles": CommandEntry("bundles", "List, show, export, hold and erase captured bundles."),
+    "scan": CommandEntry("scan", "Read recorded traffic through the guards: try them on yesterday's logs."),
     "bench": CommandEntry("bench", "Measure what checkengine costs and what it catches."),
     "selftest": CommandEntry("selftest", "Check this installation on this machine."),
     "config": CommandEntry("config", "Check a checkengine.toml."),

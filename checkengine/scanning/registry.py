@@ -1,0 +1,85 @@
+"""Which guard of `checkengine scan` is which class, and what it can read: the one place to add one."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from checkengine.guards.errors import UserError
+from checkengine.guards.settings import GuardsSettings
+from checkengine.guards.text import ConversationGuard, SeriesGuard, TextGuard, TextStart
+
+MakeText = Callable[[TextStart], TextGuard]
+MakeConversation = Callable[[], ConversationGuard]
+MakeSeries = Callable[[str], SeriesGuard]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A guard's readers by the shape of the record; a shape without a reader finds nothing.
+
+    A reader is "module:Class" in checkengine.guards, made with what it reads (a text's start, a series' name; nothing
+    for a conversation) and with its settings, `[guards.<settings>]`.
+    """
+
+    settings: str
+    text: str = ""
+    conversation: str = ""
+    series: str = ""
+    steps: tuple[str, ...] = ()
+    """Names of the guards of `build_guards` that read its token streams."""
+
+
+ENTRIES: dict[str, Entry] = {
+    "logits": Entry("nonfinite", steps=("nonfinite", "uniform")),
+    "tokens": Entry("impossible_token", steps=("impossible_token",)),
+    "sampler": Entry("sampler", steps=("sampler",)),
+    "speculation": Entry("speculation", steps=("speculation",)),
+    "stop": Entry("ignored_stop", steps=("ignored_stop",)),
+    "repetition": Entry("repetition", steps=("repetition",)),
+    "salad": Entry("salad", steps=("salad",)),
+    "tool_calls": Entry("tool_calls", steps=("tool_calls",)),
+    "language": Entry("language", steps=("language",)),
+    "drift": Entry("drift"),
+    "latency": Entry("latency", steps=("latency",)),
+    "recurrence": Entry("recurrence"),
+}
+
+
+def chosen_guards(names: Sequence[str], settings: GuardsSettings) -> tuple[str, ...]:
+    """The guards to run: those named, or, with none named, all whose action is not `off`.
+
+    Raises UserError for a name that is none.
+    """
+    for name in names:
+        if name not in ENTRIES:
+            raise UserError(f"there is no guard {name!r}; there are {', '.join(ENTRIES)}")
+    if names:
+        return tuple(dict.fromkeys(names))
+    return tuple(name for name, entry in ENTRIES.items() if settings.of(entry.settings).action != "off")
+
+
+def scan_name(step_guard: str) -> str:
+    """The scan's name for a guard of `build_guards`, for example `stop` for `ignored_stop`."""
+    return next((name for name, entry in ENTRIES.items() if step_guard in entry.steps), step_guard)
+
+
+def text_makers(names: Sequence[str], settings: GuardsSettings) -> dict[str, MakeText]:
+    return {name: _maker(ENTRIES[name].text, name, settings) for name in names if ENTRIES[name].text}
+
+
+def conversation_makers(names: Sequence[str], settings: GuardsSettings) -> dict[str, MakeConversation]:
+    return {name: _maker(ENTRIES[name].conversation, name, settings) for name in names if ENTRIES[name].conversation}
+
+
+def series_makers(names: Sequence[str], settings: GuardsSettings) -> dict[str, MakeSeries]:
+    return {name: _maker(ENTRIES[name].series, name, settings) for name in names if ENTRIES[name].series}
+
+
+def _maker(reader: str, name: str, settings: GuardsSettings) -> Callable[..., Any]:
+    module, _, made = reader.partition(":")
+    guard = getattr(importlib.import_module(f"checkengine.guards.{module}"), made)
+    own = settings.of(ENTRIES[name].settings)
+    return lambda *start: guard(*start, own)

@@ -1,0 +1,118 @@
+"""Files of recorded traffic through the guards: what was found, and what could not be read."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from checkengine.guards.finding import Severity
+from checkengine.scanning.chunks import Fault, Reading, chunked, read_chunk
+from checkengine.scanning.finding_lines import Found
+from checkengine.scanning.lines import STDIN, Line, read_lines
+from checkengine.scanning.reader import Account, Failure
+from checkengine.scanning.records import Measurement
+from checkengine.scanning.series import SeriesReader
+from checkengine.scanning.workers import Setup, Workers
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of one scan, so far."""
+
+    lines: int = 0
+    bad: int = 0
+    bytes: int = 0
+    shapes: Counter[str] = field(default_factory=Counter)
+    findings: Counter[tuple[str, str, Severity]] = field(default_factory=Counter)
+    """By guard, kind and severity."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Records on which a guard raised, by guard."""
+    account: Account = field(default_factory=Account)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def records(self) -> int:
+        return self.lines - self.bad
+
+    @property
+    def worst(self) -> Severity | None:
+        return max((severity for _, _, severity in self.findings), default=None)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+class Scan:
+    """`write` takes a finding's line, `tell` a line for the person who scans, `progress` the totals now and then."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        write: Callable[[str], None],
+        tell: Callable[[str], None],
+        progress: Callable[[Totals], None] = lambda totals: None,
+    ) -> None:
+        self.totals = Totals()
+        self._setup = setup
+        self._write = write
+        self._tell = tell
+        self._progress = progress
+        self._series = SeriesReader(setup.names, setup.settings)
+
+    def run(self, sources: Sequence[str], workers: int = 1) -> Totals:
+        """Read all; findings are written in the order of the lines."""
+        chunks = self._chunks(sources, workers)
+        for reading in self._alone(chunks) if workers == 1 else self._by_workers(chunks, workers):
+            self._take(reading)
+            self._progress(self.totals)
+        self._note(self._series.end())
+        return self.totals
+
+    def _chunks(self, sources: Sequence[str], workers: int) -> Iterator[list[Line]]:
+        for source in sources:
+            # What comes through a pipe may come slowly: it is read as it comes.
+            lines = read_lines(source)
+            yield from chunked(lines, 1) if source == STDIN and workers == 1 else chunked(lines)
+
+    def _alone(self, chunks: Iterable[Sequence[Line]]) -> Iterator[Reading]:
+        reader = self._setup.reader()
+        readable = self._setup.tokenizer is not None
+        for chunk in chunks:
+            yield read_chunk(reader, chunk, tokenizer=readable)
+
+    def _by_workers(self, chunks: Iterable[Sequence[Line]], count: int) -> Iterator[Reading]:
+        with Workers(self._setup, count) as workers:
+            yield from workers.read(chunks)
+
+    def _take(self, reading: Reading) -> None:
+        totals = self.totals
+        totals.lines += reading.lines
+        totals.bytes += reading.bytes
+        totals.shapes.update(reading.shapes)
+        totals.account.add(reading.account)
+        self._note(reading.events)
+
+    def _note(self, events: Iterable[Found | Failure | Fault | Measurement]) -> None:
+        totals = self.totals
+        for event in events:
+            if isinstance(event, Found):
+                totals.findings[event.guard, event.kind, event.severity] += 1
+                self._write(event.line())
+            elif isinstance(event, Measurement):
+                began = time.perf_counter_ns()
+                self._note(self._series.read(event))
+                totals.account.nanoseconds["drift"] += time.perf_counter_ns() - began
+                totals.account.records["drift"] += 1
+            elif isinstance(event, Fault):
+                totals.bad += 1
+                self._tell(f"{event.source}:{event.number}: {event.reason}; skipped")
+            else:
+                self._note_failure(event)
+
+    def _note_failure(self, failure: Failure) -> None:
+        self.totals.failures[failure.guard] += 1
+        if self.totals.failures[failure.guard] == 1:
+            self._tell(f"guard {failure.guard} {failure.reason}; it is passed over for that record")

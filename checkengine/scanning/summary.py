@@ -1,0 +1,35 @@
+"""What a scan tells a person at its end."""
+
+from __future__ import annotations
+
+from checkengine.scanning.scan import Totals
+
+
+def one_line_summary(totals: Totals) -> str:
+    """For example: 1,200 records, 3 findings, 1 bad line, 2.1 s (571 records/s, 0.3 MB/s)."""
+    seconds = max(totals.seconds, 1e-9)
+    parts = [f"{totals.records:,} records", f"{totals.findings.total():,} findings"]
+    parts += [f"{totals.bad:,} bad lines"] if totals.bad else []
+    parts += [f"{totals.failures.total():,} guard failures"] if totals.failures else []
+    speed = f"{totals.records / seconds:,.0f} records/s, {totals.bytes / seconds / 1e6:.1f} MB/s"
+    return f"{', '.join(parts)}, {seconds:.1f} s ({speed})"
+
+
+def print_summary(totals: Totals) -> None:
+    """A table on stderr: stdout is for findings. A row for each guard and kind; guards that found nothing too."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "guard", "kind", "severity", "findings", "records read", "µs/record", "failed", title="checkengine scan"
+    )
+    silent = set(totals.account.records) - {guard for guard, _, _ in totals.findings}
+    rows = [(guard, kind, severity.name.lower(), count) for (guard, kind, severity), count in totals.findings.items()]
+    rows += [(guard, "–", "–", 0) for guard in silent]
+    for guard, kind, severity, count in sorted(rows):
+        read = totals.account.records[guard]
+        each = f"{totals.account.nanoseconds[guard] / read / 1e3:.0f}" if read else "–"
+        table.add_row(guard, kind, severity, f"{count:,}", f"{read:,}", each, f"{totals.failures[guard]:,}")
+    shapes = ", ".join(f"{count:,} {shape}" for shape, count in sorted(totals.shapes.items()))
+    table.caption = f"{shapes or 'no records'}; {totals.lines:,} lines, {totals.bad:,} bad"
+    Console(stderr=True).print(table)

@@ -26,7 +26,7 @@ _FLOOR = np.float32(-87.0)
 _NEGLIGIBLE = np.float32(-40.0)
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any]) -> Any:
     """`reassoc` and `contract` let sums run in lanes; NaN and infinities keep their meaning."""
     options = {"nogil": True, "fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
     try:
@@ -96,7 +96,7 @@ def _exp(typing_context: Any, value: Any) -> Any:
     return types.float32(types.float32), generate
 
 
-@_compiled
+@compiled
 def _extrema(bits: Any) -> Any:
     """Largest and smallest ordered integer; NaN shows as one beyond the infinities.
 
@@ -113,7 +113,7 @@ def _extrema(bits: Any) -> Any:
     return signed, _ordered(np.int32(unsigned))
 
 
-@_compiled
+@compiled
 def _extrema_of_one_sign(bits: Any) -> Any:
     high, low = _LOWEST, _HIGHEST
     for i in range(len(bits)):
@@ -123,7 +123,7 @@ def _extrema_of_one_sign(bits: Any) -> Any:
     return high, low
 
 
-@_compiled
+@compiled
 def _extrema_without_nan(bits: Any) -> Any:
     high, low = _LOWEST, _HIGHEST
     for i in range(len(bits)):
@@ -134,7 +134,7 @@ def _extrema_without_nan(bits: Any) -> Any:
     return high, low
 
 
-@_compiled
+@compiled
 def _count(bits: Any, counts: Any, row: int) -> None:
     nan, positive, negative = 0, 0, 0
     for i in range(len(bits)):
@@ -147,7 +147,7 @@ def _count(bits: Any, counts: Any, row: int) -> None:
     counts[2, row] += negative
 
 
-@_compiled
+@compiled
 def _fingerprint(own: Any, keys: Any) -> Any:
     """Of elements by their own bits, none of them NaN."""
     total = np.uint64(0)
@@ -157,7 +157,7 @@ def _fingerprint(own: Any, keys: Any) -> Any:
     return total
 
 
-@_compiled
+@compiled
 def _fingerprint_with_nan(own: Any, keys: Any, form: Any) -> Any:
     """`form`: bits of +inf, mask of all bits but the sign, bits of the canonical NaN."""
     infinity, magnitude, canonical = form[0], form[1], form[2]
@@ -171,7 +171,7 @@ def _fingerprint_with_nan(own: Any, keys: Any, form: Any) -> Any:
     return total
 
 
-@_compiled
+@compiled
 def _exponential_sums(values: Any, maximum: Any) -> Any:
     """Sum of e^(x - maximum), and of e^(x - maximum) (x - maximum), over one block."""
     total, weighted = np.float32(0), np.float32(0)
@@ -184,19 +184,20 @@ def _exponential_sums(values: Any, maximum: Any) -> Any:
     return total, weighted
 
 
-@_compiled
-def screen_rows(bits: Any, stride: int, columns: int, floats: Any, nonfinite: Any) -> None:
-    """Fills nonfinite and floats[0] maximum, floats[1] minimum."""
+@compiled
+def screen_rows(bits: Any, stride: int, columns: int, floats: Any, nonfinite: Any, invalid: Any) -> None:
+    """Fills nonfinite, invalid and floats[0] maximum, floats[1] minimum."""
     for row in range(len(nonfinite)):
         row_bits = bits[row * stride : row * stride + columns]
         high, low = _extrema(row_bits)
         nonfinite[row] = high >= _INFINITY or low <= _MINUS_INFINITY
+        invalid[row] = high >= _INFINITY or low < _MINUS_INFINITY
         if high > _INFINITY or low < _MINUS_INFINITY:
             high, low = _extrema_without_nan(row_bits)
         floats[0, row], floats[1, row] = _limits(high, low)
 
 
-@_compiled
+@compiled
 def _limits(high: Any, low: Any) -> Any:
     """As floats; a row of NaN only has maximum -inf and minimum +inf. Adding zero makes -0.0 +0.0."""
     maximum = np.float32(-np.inf) if high == _LOWEST else _as_float(_ordered(high)) + np.float32(0)
@@ -204,7 +205,7 @@ def _limits(high: Any, low: Any) -> Any:
     return maximum, minimum
 
 
-@_compiled
+@compiled
 def full_rows(
     values: Any,
     bits: Any,
@@ -218,8 +219,9 @@ def full_rows(
     argmax: Any,
     fingerprint: Any,
     nonfinite: Any,
+    invalid: Any,
 ) -> None:
-    """Fills floats (maximum, minimum, logsumexp, entropy, margin), counts (nan, +inf, -inf) and the rest."""
+    """Fills floats (as numba_backend.FLOATS), counts (nan, +inf, -inf) and the rest."""
     columns = len(keys)
     highs = np.empty((columns + BLOCK - 1) // BLOCK, np.int32)
     for row in range(len(argmax)):
@@ -233,17 +235,18 @@ def full_rows(
             _count(row_bits, counts, row)
         maximum, minimum = _limits(high, low)
         floats[0, row], floats[1, row] = maximum, minimum
+        invalid[row] = counts[0, row] + counts[1, row] > 0
         if counts[0, row] == columns:
-            argmax[row], floats[4, row] = -1, np.nan
+            argmax[row], floats[4, row], floats[5, row] = -1, np.nan, -np.inf
         else:
-            argmax[row], floats[4, row] = _top(row_values, row_bits, highs, maximum)
-        if counts[0, row] or counts[1, row]:
-            floats[2, row] = floats[3, row] = np.nan
+            argmax[row], floats[4, row], floats[5, row] = _top(row_values, row_bits, highs, maximum)
+        if invalid[row]:
+            floats[2, row] = floats[3, row] = floats[6, row] = np.nan
         else:
-            floats[2, row], floats[3, row] = _second_reading(row_values, highs, maximum)
+            floats[2, row], floats[3, row], floats[6, row] = _second_reading(row_values, highs, maximum)
 
 
-@_compiled
+@compiled
 def _first_reading(bits: Any, own: Any, form: Any, keys: Any, highs: Any) -> Any:
     """Extrema, whether all is finite, and the fingerprint; leaves each block's maximum in `highs`."""
     columns, finite = len(keys), True
@@ -262,9 +265,9 @@ def _first_reading(bits: Any, own: Any, form: Any, keys: Any, highs: Any) -> Any
     return high, low, finite, fingerprint
 
 
-@_compiled
+@compiled
 def _top(values: Any, bits: Any, highs: Any, maximum: Any) -> Any:
-    """Lowest index of the maximum, and the margin to the second largest."""
+    """Lowest index of the maximum, the margin to the second largest and the second largest."""
     best = 0
     while highs[best] == _LOWEST or _as_float(_ordered(highs[best])) != maximum:
         best += 1
@@ -278,19 +281,20 @@ def _top(values: Any, bits: Any, highs: Any, maximum: Any) -> Any:
     for block in range(len(highs)):
         if block != best:
             second = max(second, highs[block])
-    runner_up = np.float32(-np.inf) if second == _LOWEST else _as_float(_ordered(second))
-    return at, np.float32(0) if runner_up == maximum else maximum - runner_up
+    runner_up = np.float32(-np.inf) if second == _LOWEST else _as_float(_ordered(second)) + np.float32(0)
+    return at, np.float32(0) if runner_up == maximum else maximum - runner_up, runner_up
 
 
-@_compiled
+@compiled
 def _second_reading(values: Any, highs: Any, maximum: Any) -> Any:
-    """logsumexp and entropy in nats of a row without NaN and +inf."""
+    """logsumexp, entropy and logsumexp minus maximum, in nats, of a row without NaN and +inf."""
     if maximum == -np.inf:
-        return np.float32(-np.inf), np.float32(np.nan)
+        return np.float32(-np.inf), np.float32(np.nan), np.float32(np.nan)
     total, weighted = 0.0, 0.0
     for block in range(len(highs)):
         if _as_float(_ordered(highs[block])) - maximum > _NEGLIGIBLE:
             block_total, block_weighted = _exponential_sums(values[block * BLOCK : block * BLOCK + BLOCK], maximum)
             total += block_total
             weighted += block_weighted
-    return np.float32(maximum + math.log(total)), np.float32(math.log(total) - weighted / total)
+    log_total = math.log(total)
+    return np.float32(maximum + log_total), np.float32(log_total - weighted / total), np.float32(log_total)

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkengine.detectors import RowStats, compile_backend, row_stats, warm_up
+from checkengine.detectors.logits import pending_row_stats
 
 HALVES = (torch.float16, torch.bfloat16)
-CLOSE = ("logsumexp", "entropy")
+CLOSE = ("logsumexp", "entropy", "log_total")
 SPECIAL = (math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-42, 3.4e38)
 
 
@@ -118,6 +119,11 @@ def test_a_fully_masked_row_has_logsumexp_minus_infinity_and_no_entropy():
         assert stats.margin[0] == 0
 
 
+def test_a_row_of_nan_and_minus_infinity_names_the_column_that_is_a_number():
+    for backend in ("numba", "torch"):
+        assert row_stats(torch.tensor([[math.nan, -math.inf]]), "full", backend).argmax[0] == 1
+
+
 def test_a_uniform_row_has_the_largest_entropy_no_margin_and_its_first_column_as_argmax():
     stats = row_stats(torch.full((1, 49_152), 2.5))
     assert stats.entropy[0] == pytest.approx(math.log(49_152), abs=1e-5)
@@ -161,11 +167,13 @@ def test_rows_do_not_depend_on_their_neighbours():
     assert row_stats(logits).fingerprint.tolist() == alone
 
 
-def test_float64_goes_through_torch_and_agrees_with_float32_on_equal_values():
-    logits = torch.randn(2, 3000)
+def test_float64_agrees_on_every_backend_and_with_float32_on_equal_values():
+    logits = torch.randn(4, 3000)
+    logits[1, 5], logits[2, 7], logits[3] = math.nan, math.inf, -math.inf
+    assert_backends_agree(logits.double())
     wide, narrow = row_stats(logits.double()), row_stats(logits)
-    assert wide.argmax.tolist() == narrow.argmax.tolist()
-    np.testing.assert_array_equal(wide.maximum, narrow.maximum)
+    for field in set(RowStats.__dataclass_fields__) - {"level", "fingerprint", "logsumexp", "entropy", "log_total"}:
+        np.testing.assert_array_equal(getattr(wide, field), getattr(narrow, field), err_msg=field)
     np.testing.assert_allclose(wide.entropy, narrow.entropy, atol=1e-5)
 
 
@@ -186,7 +194,11 @@ def test_a_wrong_shape_or_dtype_is_refused_with_what_was_expected():
     with pytest.raises(ValueError, match=r"got torch\.int64"):
         row_stats(torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(ValueError, match="use backend='torch'"):
-        row_stats(torch.zeros(2, 3, dtype=torch.float64), "full", "numba")
+        row_stats(torch.zeros(2, 3, device="meta"), "full", "numba")
+    with pytest.raises(ValueError, match="must not be negative, got -1"):
+        row_stats(torch.zeros(2, 3), first_column=-1)
+    with pytest.raises(ValueError, match="use row_stats"):
+        pending_row_stats(torch.zeros(2, 3), backend="numba")
 
 
 def test_nothing_is_compiled_after_warm_up():
@@ -216,4 +228,4 @@ def test_without_a_directory_to_cache_in_the_kernels_are_compiled_all_the_same(m
         return compile_for_real(**options)
 
     monkeypatch.setattr(numba, "njit", njit)
-    assert numba_kernel._compiled(lambda x: x + 1)(1) == 2
+    assert numba_kernel.compiled(lambda x: x + 1)(1) == 2

@@ -54,11 +54,13 @@ def processor(file: Path = Path("/proc/cpuinfo")) -> str:
 def print_report(measured: Mapping[str, Any]) -> None:
     """A table on stdout."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table("figure", "value", "target", "", title=f"checkengine {measured['command']}")
     for figure in measured["figures"]:
         peer = f"  ({figure['peer']}: {figure['peer_value']:.4g})" if "peer" in figure else ""
         value = f"{figure['value']:.4g} {figure['unit']}{peer}"
+        value += f"\n{escape(figure['error'])}" if "error" in figure else ""
         table.add_row(figure["name"], value, f"{figure['target']:.4g}", "ok" if figure["ok"] else "[bold red]MISSED")
     Console().print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +22,54 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "engine": ("engine", "engine_figures"),
     "replay": ("replay", "replay_figures"),
     "clean": ("clean", "clean_figures"),
+    "detectors": ("detectors.run", "detector_figures"),
 }
 """Module in checkengine.benchmarks, and its function; the quick ones first."""
 READ_DATA = ("tokens",)
+DETECTORS = "detectors"
 
 
 @app.command()
 def bench(
     name: str = typer.Argument("all", help=f"One of {', '.join(BENCHMARKS)}, all."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    markdown: bool = typer.Option(False, "--markdown", help="Print a table for a document."),
     data: Path | None = typer.Option(None, "--data", help="Folder of public data; what is missing there is named."),
+    quick: bool = typer.Option(False, "--quick", help="detectors: a slice of the work, in two minutes, not fifteen."),
+    only: list[str] = typer.Option([], "--only", help="detectors: this module only; may be given more than once."),
 ) -> None:
     """Measure what checkengine costs and what it catches. Exit 1 when a figure misses its target."""
     names = tuple(BENCHMARKS) if name == "all" else (name,)
     if name != "all" and name not in BENCHMARKS:
         raise UserError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}, all")
+    if (quick or only) and name != DETECTORS:
+        raise UserError(f"--quick and --only belong to `bench {DETECTORS}`, not to `bench {name}`")
+    if data is not None and not data.is_dir():
+        raise UserError(f"--data {data} is no folder; leave it out to measure without public data")
     from checkengine.figures import passed, print_report, report
 
-    measured = report(f"bench {name}", [figure for each in names for figure in figures_of(each, data)])
+    figures = [figure for each in names for figure in figures_of(each, data, quick=quick, only=only)]
+    measured = report(f"bench {name}", figures)
     if as_json:
         typer.echo(json.dumps(measured))
+    elif markdown:
+        from checkengine.figures_markdown import as_markdown
+
+        typer.echo(as_markdown(measured))
     else:
         print_report(measured)
     raise typer.Exit(0 if passed(measured) else 1)
 
 
-def figures_of(name: str, data: Path | None) -> list[dict[str, Any]]:
+def figures_of(name: str, data: Path | None, *, quick: bool = False, only: Sequence[str] = ()) -> list[dict[str, Any]]:
     module, function = BENCHMARKS[name]
     typer.echo(f"bench {name} …", err=True)
     measure = getattr(importlib.import_module(f"checkengine.benchmarks.{module}"), function)
-    figures: list[dict[str, Any]] = measure(data) if name in READ_DATA else measure()
+    figures: list[dict[str, Any]]
+    if name == DETECTORS:
+        from checkengine.benchmarks.detectors import DetectorOptions
+
+        figures = measure(DetectorOptions(data, quick), only, lambda line: typer.echo(line, err=True))
+    else:
+        figures = measure(data) if name in READ_DATA else measure()
     return figures

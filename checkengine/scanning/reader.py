@@ -14,7 +14,14 @@ from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import Conversation, TextFinding, TextStart
 from checkengine.scanning.finding_lines import Found
 from checkengine.scanning.records import Chat, Completion, Measurement, Record, TokenStream, text_of
-from checkengine.scanning.registry import MakeConversation, MakeText, conversation_makers, text_makers
+from checkengine.scanning.registry import (
+    MakeConversation,
+    MakeLogprobs,
+    MakeText,
+    conversation_makers,
+    logprobs_makers,
+    text_makers,
+)
 from checkengine.scanning.token_streams import TokenGuards
 
 Findings = Callable[[], Iterable[TextFinding]]
@@ -46,6 +53,7 @@ class RecordReader:
 
     def __init__(self, names: Sequence[str], settings: GuardsSettings, tokens: TokenGuards | None = None) -> None:
         self._texts = text_makers(names, settings)
+        self._logprobs = logprobs_makers(names, settings)
         self._conversations = conversation_makers(names, settings)
         self._tokens = tokens
         self.account = Account()
@@ -70,6 +78,7 @@ class RecordReader:
     def _readings(self, record: Record) -> Iterator[tuple[str, Findings]]:
         if isinstance(record, Completion):
             yield from self._of_text(record.start, record.text)
+            yield from self._of_logprobs(record)
         elif isinstance(record, Chat):
             yield from self._of_chat(record)
         elif isinstance(record, TokenStream) and self._tokens is not None:
@@ -78,6 +87,11 @@ class RecordReader:
     def _of_text(self, start: TextStart, text: str) -> Iterator[tuple[str, Findings]]:
         for name, make in self._texts.items():
             yield name, partial(read_text, make, start, text)
+
+    def _of_logprobs(self, record: Completion) -> Iterator[tuple[str, Findings]]:
+        if record.logprobs is not None:
+            for name, make in self._logprobs.items():
+                yield name, partial(read_logprobs, make, record)
 
     def _of_chat(self, record: Chat) -> Iterator[tuple[str, Findings]]:
         for name, make in self._conversations.items():
@@ -92,6 +106,10 @@ def read_text(make: MakeText, start: TextStart, text: str) -> Iterator[TextFindi
     for begin in range(0, len(text), PIECE):
         yield from guard.push(text[begin : begin + PIECE])
     yield from guard.end()
+
+
+def read_logprobs(make: MakeLogprobs, record: Completion) -> Iterable[TextFinding]:
+    return make(record.start).read(record.logprobs)
 
 
 def read_conversation(make: MakeConversation, conversation: Conversation) -> Iterable[TextFinding]:

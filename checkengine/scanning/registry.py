@@ -10,8 +10,10 @@ from typing import Any
 from checkengine.guards.errors import UserError
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import ConversationGuard, SeriesGuard, TextGuard, TextStart
+from checkengine.guards.text_logprobs import LogprobsGuard
 
 MakeText = Callable[[TextStart], TextGuard]
+MakeLogprobs = Callable[[TextStart], LogprobsGuard]
 MakeConversation = Callable[[], ConversationGuard]
 MakeSeries = Callable[[str], SeriesGuard]
 
@@ -26,6 +28,8 @@ class Entry:
 
     settings: str
     text: str = ""
+    logprobs: str = ""
+    """Reads the OpenAI `logprobs` of a completion."""
     conversation: str = ""
     series: str = ""
     steps: tuple[str, ...] = ()
@@ -33,7 +37,7 @@ class Entry:
 
 
 ENTRIES: dict[str, Entry] = {
-    "logits": Entry("nonfinite", steps=("nonfinite", "uniform")),
+    "logits": Entry("uniform", logprobs="text_logprobs:LogprobsGuard", steps=("nonfinite", "uniform")),
     "tokens": Entry("impossible_token", steps=("impossible_token",)),
     "sampler": Entry("sampler", steps=("sampler",)),
     "speculation": Entry("speculation", steps=("speculation",)),
@@ -68,6 +72,10 @@ def scan_name(step_guard: str) -> str:
 
 def text_makers(names: Sequence[str], settings: GuardsSettings) -> dict[str, MakeText]:
     return {name: _maker(ENTRIES[name].text, name, settings) for name in names if ENTRIES[name].text}
+
+
+def logprobs_makers(names: Sequence[str], settings: GuardsSettings) -> dict[str, MakeLogprobs]:
+    return {name: _maker(ENTRIES[name].logprobs, name, settings) for name in names if ENTRIES[name].logprobs}
 
 
 def conversation_makers(names: Sequence[str], settings: GuardsSettings) -> dict[str, MakeConversation]:

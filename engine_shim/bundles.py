@@ -8,7 +8,7 @@ import time
 from checkengine.guards.bus import EventBus
 from checkengine.guards.events import BundleWritten
 from checkengine.guards.incident import IncidentBook
-from checkengine.replay.bundle import keep_newest, write_bundle
+from checkengine.replay.bundle import PublicKey, collect, write_bundle
 from checkengine.replay.capture import Capture
 from checkengine.replay.settings import CaptureSettings
 
@@ -24,15 +24,30 @@ class BundleWriter:
         self._book = book
         if settings.content == "full":
             logger.warning(
-                'content capture is on ([capture] content = "full"): bundles in %s hold token ids and KV bytes',
+                'content capture is on ([capture] content = "full"): bundles in %s hold token ids and KV bytes, '
+                "encrypted and readable for %s",
                 settings.directory,
+                f"{settings.content_hours:g} h" if settings.content_hours else "ever",
             )
 
     def write(self, capture: Capture) -> None:
-        path = write_bundle(capture, self._settings.directory, content=self._settings.content)
+        chosen = self._settings
+        path = write_bundle(
+            capture,
+            chosen.directory,
+            content=chosen.content,
+            recipients=[PublicKey.parse(text) for text in chosen.recipients],
+            content_hours=chosen.content_hours or None,
+        )
         incident = capture.incident or ""
         self._book.note_bundle(incident, path.name)
         logger.info("bundle %s of incident %s is written", path.name, incident)
         self._bus.publish(BundleWritten(path.name, incident, str(path), time.time()))
-        for old in keep_newest(self._settings.directory, self._settings.maximum_bundles):
-            logger.info("bundle %s is removed: more than %d", old.name, self._settings.maximum_bundles)
+        self._collect()
+
+    def _collect(self) -> None:
+        done = collect(self._settings.directory, self._settings.maximum_bundles)
+        for name in done.erased:
+            logger.info("content of bundle %s is erased: its time is over", name)
+        for name in done.removed:
+            logger.info("bundle %s is removed: more than %d", name, self._settings.maximum_bundles)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from checkengine.guards.errors import UserError
 from checkengine.guards.settings import Section
 
 MEBIBYTE = 1 << 20
@@ -33,12 +34,26 @@ class CaptureSettings(Section):
 
     enabled: bool = True
     content: Literal["none", "full"] = "none"
-    """`full` writes token ids and KV bytes, which are personal data, to disk; `none` writes neither."""
+    """`full` writes token ids and KV bytes, which are personal data, to disk, encrypted; `none` writes neither."""
+    recipients: tuple[str, ...] = ()
+    """Public keys (`checkengine bundles identity`) for which content is encrypted; none: this user on this machine."""
+    content_hours: float = Field(24.0, ge=0)
+    """Content may be read for so long, unless the bundle is held; then it is erased. 0 keeps it for ever."""
     directory: Path = Path("checkengine-bundles")
     window_steps: int = Field(64, ge=1)
     """Steps before the trigger that a bundle holds."""
     maximum_bundles: int = Field(100, ge=1)
-    """Bundles kept in the directory; the oldest are removed."""
+    """Bundles kept in the directory; the oldest are removed, but for those that are held."""
+
+    @field_validator("recipients")
+    @classmethod
+    def _are_public_keys(cls, recipients: tuple[str, ...]) -> tuple[str, ...]:
+        from checkengine.replay.bundle.identity import PublicKey
+
+        try:
+            return tuple(str(PublicKey.parse(text)) for text in recipients)
+        except UserError as error:
+            raise ValueError(str(error)) from None
 
 
 class AuditSettings(Section):

@@ -1,19 +1,39 @@
 """Bundles: a capture on disk. The format is told in `layout`."""
 
+from checkengine.replay.bundle.access import AccessLog
+from checkengine.replay.bundle.archive import export_bundle, import_bundle
+from checkengine.replay.bundle.expiry import expires, held, hold, release
+from checkengine.replay.bundle.identity import Identity, PublicKey, own_identity
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.privacy import DeploymentKey
 from checkengine.replay.bundle.read import BundleReader
-from checkengine.replay.bundle.store import append_result, bundles_in, erase_content, keep_newest, results_of
+from checkengine.replay.bundle.retention import Collected, collect, erase_logged, erase_subject
+from checkengine.replay.bundle.store import append_result, bundles_in, erase_content, keep_newest, remove, results_of
 from checkengine.replay.bundle.write import write_bundle
 
 __all__ = [
+    "AccessLog",
     "BundleError",
     "BundleReader",
+    "Collected",
     "DeploymentKey",
+    "Identity",
+    "PublicKey",
     "append_result",
     "bundles_in",
+    "collect",
     "erase_content",
+    "erase_logged",
+    "erase_subject",
+    "expires",
+    "export_bundle",
+    "held",
+    "hold",
+    "import_bundle",
     "keep_newest",
+    "own_identity",
+    "release",
+    "remove",
     "results_of",
     "write_bundle",
 ]

@@ -1,4 +1,4 @@
-"""Bundle format 1.0: a directory of JSON and safetensors files.
+"""Bundle format 1.1: a directory of JSON and safetensors files.
 
     BUNDLE                       marker, written last; without it the bundle is torn
     manifest.json                what the bundle is; size and SHA-256 of every core file and of content/manifest.json
@@ -10,19 +10,22 @@
     expect.json                  what a replay compares
     weights.json                 digests of the weights, as far as the engine tells them
     replay.toml                  how to replay
-    keys.json                    how the content is protected ("plain": it is not)
+    keys.json                    the content's key, wrapped to each recipient; can be destroyed, so not in the manifest
     lineage.json                 parent bundle, substitutions
     attest.json                  statement over the root digest (optional)
-    content/manifest.json        size and SHA-256 of the content files, and a nonce so that its own digest tells nothing
+    content/manifest.json        size and SHA-256 of the content files
     content/sequences.json       names, sampling parameters in full, stop tokens
     content/tokens.safetensors   token ids, prompts, histories, fingerprints
     content/kv.safetensors       KV bytes of the image
     content/undo.safetensors     KV bytes that were overwritten inside the window
     results/                     append-only: verdicts on exactly this bundle
+    HOLD                         while it is there, the content does not expire (not in the manifest)
 
-Core files hold no content: no token ids, no text, no KV bytes, and only keyed hashes of any. Removing content/ leaves a
-bundle that can still be opened, shown and verified. A minor version adds, a major one changes; what a reader does not
-know it leaves alone.
+Core files hold no content: no token ids, no text, no KV bytes, and only keyed hashes of any. Files under content/ but
+its manifest are encrypted (see `encryption`); sizes and digests are of what is on the disk, so that a bundle is
+verified without a key. Removing content/ or keys.json leaves a bundle that can still be opened, shown and verified.
+Format 1.0 wrote content in the clear (keys.json, in the manifest, says "plain") and is read as ever. A minor
+version adds, a major one changes; what a reader does not know it leaves alone.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from __future__ import annotations
 from checkengine.guards.errors import UserError
 
 MAGIC = "checkengine-bundle"
-VERSION = (1, 0)
+VERSION = (1, 1)
 
 MARKER = "BUNDLE"
 MANIFEST = "manifest.json"
@@ -52,8 +55,9 @@ TOKENS = "content/tokens.safetensors"
 KV = "content/kv.safetensors"
 UNDO = "content/undo.safetensors"
 RESULTS = "results"
+HOLD = "HOLD"
 
-CORE_FILES = (ENVIRONMENT, STEP, RING, SAMPLING, PAGES, EXPECT, WEIGHTS, REPLAY, KEYS, LINEAGE)
+CORE_FILES = (ENVIRONMENT, STEP, RING, SAMPLING, PAGES, EXPECT, WEIGHTS, REPLAY, LINEAGE)
 CONTENT_FILES = (SEQUENCES, TOKENS, KV, UNDO)
 
 MOST_MARKER_BYTES = 4 << 10

@@ -30,6 +30,10 @@ class DeploymentKey:
         """Stands for a name: 16 hexadecimal digits."""
         return self._digest(b"name", text.encode("utf-8", "surrogatepass")).hex()[:16]
 
+    def digest(self, use: str, text: str) -> str:
+        """Of a text for one use: 32 hexadecimal digits."""
+        return self._digest(use.encode(), text.encode("utf-8", "surrogatepass")).hex()[:32]
+
     def fingerprints(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """One keyed hash each, shape as given."""
         keyed = b"".join(self._digest(b"fingerprint", value.tobytes())[:8] for value in values)

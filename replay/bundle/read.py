@@ -16,9 +16,13 @@ from numpy.typing import NDArray
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.step import SequenceStart
 from checkengine.replay.bundle import layout, plain
+from checkengine.replay.bundle.access import AccessLog
 from checkengine.replay.bundle.check import check_blocks, check_header, check_image, check_window
 from checkengine.replay.bundle.columns import Cutter
+from checkengine.replay.bundle.encryption import DataKey, unwrap
+from checkengine.replay.bundle.expiry import refuse_expired
 from checkengine.replay.bundle.files import Entry, read_inside, read_verified
+from checkengine.replay.bundle.identity import identities
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.capture import Capture
 from checkengine.replay.memory import MemoryImage, UndoEntry
@@ -31,11 +35,14 @@ MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, Overfl
 class BundleReader:
     """An opened bundle: marker and manifest are read and agree. BundleError where they do not.
 
-    `level` is "full", "core" (written without content), or "erased" (its content was removed since).
+    `level` is "full", "core" (written without content), or "erased" (its content or its key was removed since).
+    `purpose` stands in the access log beside each opening of the content.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, purpose: str = "read") -> None:
         self.path = Path(path)
+        self.purpose = purpose
+        self._key: DataKey | None = None
         marker = self._marker()
         self.manifest = self._manifest(marker)
         self.identifier = str(self.manifest.get("identifier", ""))
@@ -62,20 +69,30 @@ class BundleReader:
                 read_verified(self.path, path, entry)
 
     def window(self) -> RecordedWindow:
-        """The records; without content: token ids 0, keyed fingerprints, keyed names."""
+        """The records; without content that can be read here: token ids 0, keyed fingerprints, keyed names."""
         ring = self._arrays(layout.RING, self._read(layout.RING))
-        if self.level == "full":
+        if self.opens():
             tokens = self._arrays(layout.TOKENS, self._read_content(layout.TOKENS))
         else:
             tokens = blank_tokens(ring)
         cutter = Cutter(ring, tokens)
         return self._guard(lambda: self._assemble(cutter), layout.RING)
 
+    def opens(self) -> bool:
+        """Whether the content can be read here and now."""
+        try:
+            self._open_content()
+        except BundleError:
+            return False
+        return True
+
     def capture(self) -> Capture:
-        """Everything, bit for bit as it was captured. BundleError where the bundle holds no content."""
+        """Everything, bit for bit as it was captured. BundleError where the bundle holds no content, or none that may
+        be read here."""
         if self.level != "full":
             raise BundleError(f"{self.path} holds no content ({self.level}), so it can be shown and verified but not "
                               'replayed; capture with [capture] content = "full" to replay')  # fmt: skip
+        self._open_content()
         window = self.window()
         ring = self._arrays(layout.RING, self._read(layout.RING))
         cutter = Cutter(ring, self._arrays(layout.TOKENS, self._read_content(layout.TOKENS)))
@@ -143,7 +160,28 @@ class BundleReader:
     def _level(self) -> str:
         if self._content is None:
             return "core"
-        return "full" if (self.path / layout.CONTENT).exists() else "erased"
+        whole = (self.path / layout.CONTENT).exists() and (self.path / layout.KEYS).exists()
+        return "full" if whole else "erased"
+
+    @property
+    def encrypted(self) -> bool:
+        """Format 1.0 wrote content in the clear, and keys.json into the manifest."""
+        return layout.KEYS not in self.files
+
+    def _open_content(self) -> None:
+        """Unwrap the key, once, and log it. BundleError where the content may not be read here."""
+        if self._key is not None:
+            return
+        if self.level != "full":
+            raise BundleError(f"{self.path} holds no content ({self.level})")
+        refuse_expired(self.path, self.manifest)
+        if not self.encrypted:
+            return
+        data = read_inside(self.path, layout.KEYS, most=layout.MOST_JSON_BYTES)
+        where = str(self.path / layout.KEYS)
+        key = unwrap(plain.decode(data, where), self.identifier, identities(), where)
+        AccessLog.of_this_deployment().add("open", self.path.name, self.purpose)
+        self._key = key
 
     def _read(self, path: str) -> bytes:
         if path not in self.files:
@@ -160,7 +198,8 @@ class BundleReader:
         files = self._content_files()
         if path not in files:
             raise BundleError(f"{self.path / layout.CONTENT_MANIFEST} does not list {path}: the bundle is damaged")
-        return read_verified(self.path, path, files[path])
+        data = read_verified(self.path, path, files[path])
+        return data if self._key is None else self._key.decrypt(data, path)
 
     def _arrays(self, path: str, data: bytes) -> dict[str, NDArray[Any]]:
         check_header(data, str(self.path / path))
@@ -176,7 +215,7 @@ class BundleReader:
 
     def _assemble(self, cutter: Cutter) -> RecordedWindow:
         step = self.json(layout.STEP)
-        told = self._sequences()["sequences"] if self.level == "full" else step["sequences"]
+        told = self._sequences()["sequences"] if self.opens() else step["sequences"]
         prompts = {handle: tuple(prompt.tolist()) for handle, prompt in cutter.prompts().items()}
         sampling = self.json(layout.SAMPLING)
         starts = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from checkengine.replay.bundle import layout, plain
+from checkengine.replay.bundle.expiry import held
 from checkengine.replay.bundle.files import sync_directory, write_durably
 from checkengine.replay.bundle.layout import BundleError
 
@@ -22,23 +23,32 @@ def bundles_in(directory: Path | str) -> list[Path]:
 
 
 def keep_newest(directory: Path | str, count: int) -> list[Path]:
-    """Remove the oldest bundles until `count` are left; returns what was removed.
-
-    The marker goes first, so that a bundle which is removed in part is never taken for whole.
-    """
-    whole = bundles_in(directory)
-    surplus = whole[: max(0, len(whole) - count)]
+    """Remove the oldest bundles until `count` are left; returns what was removed. Held ones stay, uncounted."""
+    free = [path for path in bundles_in(directory) if not held(path)]
+    surplus = free[: max(0, len(free) - count)]
     for path in surplus:
-        (path / layout.MARKER).unlink(missing_ok=True)
-        sync_directory(path)
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
     return surplus
 
 
-def erase_content(bundle: Path | str) -> bool:
-    """Remove token ids and KV bytes; what is left can still be opened, shown and verified. False where there was no
-    content. The rename comes first: an erasure that is cut short leaves nothing that a reader reads."""
+def remove(bundle: Path | str) -> None:
+    """The whole bundle. The key and the marker go first, so that what is removed in part is neither read nor taken for
+    whole."""
     folder = Path(bundle)
+    (folder / layout.KEYS).unlink(missing_ok=True)
+    (folder / layout.MARKER).unlink(missing_ok=True)
+    sync_directory(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def erase_content(bundle: Path | str) -> bool:
+    """Destroy the key, then remove token ids and KV bytes; what is left can still be opened, shown and verified. False
+    where there was no content. The order is such that an erasure that is cut short leaves nothing that a reader reads,
+    and that copies of content/ elsewhere are unreadable from the first moment."""
+    folder = Path(bundle)
+    if layout.KEYS not in _core_files(folder):
+        (folder / layout.KEYS).unlink(missing_ok=True)
+        sync_directory(folder)
     for unfinished in folder.glob(f".{layout.CONTENT}-*"):
         shutil.rmtree(unfinished)
     doomed = folder / f".{layout.CONTENT}-{secrets.token_hex(8)}"
@@ -49,6 +59,14 @@ def erase_content(bundle: Path | str) -> bool:
     sync_directory(folder)
     shutil.rmtree(doomed)
     return True
+
+
+def _core_files(folder: Path) -> Any:
+    """Format 1.0 lists keys.json there, and has no key in it."""
+    try:
+        return plain.decode((folder / layout.MANIFEST).read_bytes()[: layout.MOST_JSON_BYTES + 1], "manifest")["files"]
+    except (OSError, BundleError, KeyError, TypeError):
+        return ()
 
 
 def append_result(bundle: Path | str, result: Mapping[str, Any]) -> Path:

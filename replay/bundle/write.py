@@ -9,6 +9,8 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +21,9 @@ import torch
 
 from checkengine.replay.bundle import core, layout, plain
 from checkengine.replay.bundle.columns import ring_columns, token_columns
+from checkengine.replay.bundle.encryption import DataKey
 from checkengine.replay.bundle.files import Entry, sync_directory, write_durably
+from checkengine.replay.bundle.identity import PublicKey, own_identity
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.privacy import DeploymentKey, deployment_key
 from checkengine.replay.capture import Capture
@@ -35,20 +39,24 @@ def write_bundle(
     content: Literal["none", "full"] = "none",
     key: DeploymentKey | None = None,
     lineage: dict[str, Any] | None = None,
+    recipients: Sequence[PublicKey] = (),
+    content_hours: float | None = None,
 ) -> Path:
     """Write into `directory` and return the bundle's path. When this returns, the bundle survives a power cut; when
     it raises BundleError (disk full, not writable), nothing is left that a reader takes for a bundle.
 
-    `content`: "full" writes token ids and KV bytes of the involved sequences; rows of the others are stand-ins.
+    `content`: "full" writes token ids and KV bytes of the involved sequences, encrypted for `recipients` (default: this
+    user on this machine); rows of the others are stand-ins. It may be read for `content_hours`, by default for ever.
     `key`: default is this deployment's (see privacy).
     """
+    protection = Protection(recipients or (own_identity().public,), content_hours) if content == "full" else None
     directory = Path(directory)
     name = bundle_name(capture)
     draft = directory / f"{layout.LEFTOVER_PREFIX}{name}-{secrets.token_hex(4)}"
     try:
         draft.mkdir(parents=True)
         remove_leftovers(directory)
-        fill(draft, redact_uninvolved(capture), content == "full", key or deployment_key(), lineage)
+        fill(draft, redact_uninvolved(capture), protection, key or deployment_key(), lineage)
         os.rename(draft, directory / name)
         sync_directory(directory)
     except OSError as error:
@@ -83,11 +91,26 @@ def remove_leftovers(directory: Path, older_than: float = LEFTOVER_SECONDS) -> N
             continue
 
 
-def fill(draft: Path, capture: Capture, with_content: bool, key: DeploymentKey, lineage: dict[str, Any] | None) -> None:
-    content_entry = write_content(draft, capture) if with_content else None
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Of the content: for whom it is encrypted, and for how long it may be read."""
+
+    recipients: Sequence[PublicKey]
+    hours: float | None
+
+
+def fill(
+    draft: Path, capture: Capture, protection: Protection | None, key: DeploymentKey, lineage: dict[str, Any] | None
+) -> None:
+    content_entry = None
+    if protection is not None:
+        data_key = DataKey.new(capture.identifier)
+        content_entry = write_content(draft, capture, data_key)
+        write_durably(draft / layout.KEYS, plain.encode(data_key.wrapped(protection.recipients)))
     files = write_files(draft, core_files(capture, key, lineage))
     (draft / layout.RESULTS).mkdir()
-    manifest = plain.encode(manifest_json(capture, key, files, content_entry))
+    expires = None if protection is None or protection.hours is None else capture.time + 3600 * protection.hours
+    manifest = plain.encode(manifest_json(capture, key, files, content_entry, expires))
     write_durably(draft / layout.MANIFEST, manifest)
     for folder in {path.parent for path in draft.rglob("*")} | {draft}:
         sync_directory(folder)
@@ -114,24 +137,20 @@ def core_files(capture: Capture, key: DeploymentKey, lineage: dict[str, Any] | N
         layout.EXPECT: plain.encode(core.expect_json(capture)),
         layout.WEIGHTS: plain.encode(core.weights_json(capture.environment)),
         layout.REPLAY: core.REPLAY_TOML.format(engine=engine).encode(),
-        layout.KEYS: plain.encode({"content": "plain"}),
         layout.LINEAGE: plain.encode(lineage or {"parent": None}),
     }
 
 
-def write_content(draft: Path, capture: Capture) -> Entry:
-    entries = write_files(
-        draft,
-        {
-            layout.SEQUENCES: plain.encode(core.sequences_json(capture)),
-            layout.TOKENS: safetensors.numpy.save(contiguous(token_columns(capture))),
-        },
-    )
+def write_content(draft: Path, capture: Capture, key: DataKey) -> Entry:
+    def written(path: str, data: bytes) -> dict[str, Entry]:
+        return write_files(draft, {path: key.encrypt(data, path)})
+
+    entries = written(layout.SEQUENCES, plain.encode(core.sequences_json(capture)))
+    entries |= written(layout.TOKENS, safetensors.numpy.save(contiguous(token_columns(capture))))
     # One at a time: KV bytes are large, and each is held twice while it is written.
-    entries |= write_files(draft, {layout.KV: tensor_bytes(capture.memory.tensors)})
-    entries |= write_files(draft, {layout.UNDO: tensor_bytes(undo_tensors(capture))})
-    nonce = secrets.token_hex(32)
-    manifest = {"nonce": nonce, "files": {path: entry.to_json() for path, entry in entries.items()}}
+    entries |= written(layout.KV, tensor_bytes(capture.memory.tensors))
+    entries |= written(layout.UNDO, tensor_bytes(undo_tensors(capture)))
+    manifest = {"files": {path: entry.to_json() for path, entry in entries.items()}}
     return write_files(draft, {layout.CONTENT_MANIFEST: plain.encode(manifest)})[layout.CONTENT_MANIFEST]
 
 
@@ -162,7 +181,7 @@ def undo_tensors(capture: Capture) -> dict[str, torch.Tensor]:
 
 
 def manifest_json(
-    capture: Capture, key: DeploymentKey, files: dict[str, Entry], content: Entry | None
+    capture: Capture, key: DeploymentKey, files: dict[str, Entry], content: Entry | None, expires: float | None
 ) -> dict[str, Any]:
     return {
         "format": layout.MAGIC,
@@ -174,6 +193,7 @@ def manifest_json(
         "findings": [core.finding_json(finding, key) for finding in capture.findings],
         "files": {path: entry.to_json() for path, entry in files.items()},
         "content": None if content is None else content.to_json(),
+        "content_expires": expires,
         "capabilities": ["stand-ins"],
         "quirks": [],
         "unknown": [],

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from naive_engine import served
+from plain_bundle import as_format_1_0
 
 from checkengine.replay.bundle import BundleError, BundleReader, DeploymentKey, layout, write_bundle
 from checkengine.replay.bundle.files import Entry
@@ -33,12 +34,22 @@ HOSTILE = [
 ]
 
 
+def written(folder: Path) -> Path:
+    engine, sequence = served(2, steps=10)
+    return write_bundle(engine.capture(sequence), folder, content="full", key=DeploymentKey(bytes(32)))
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("bundles"))
+
+
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    engine, sequence = served(2, steps=10)
-    return write_bundle(
-        engine.capture(sequence), tmp_path_factory.mktemp("bundles"), content="full", key=DeploymentKey(bytes(32))
-    )
+    """Content in the clear, so that the attacks reach what an attacker could have encrypted for us."""
+    path = written(tmp_path_factory.mktemp("bundles"))
+    as_format_1_0(path)
+    return path
 
 
 def use(path: Path) -> None:
@@ -114,7 +125,11 @@ def scrambled(data: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("resign", [False, True])
-def test_scrambled_files_give_a_bundle_error_or_nothing(bundle: Path, resign: bool) -> None:
+@pytest.mark.parametrize("form", ["bundle", "encrypted"])
+def test_scrambled_files_give_a_bundle_error_or_nothing(
+    form: str, resign: bool, request: pytest.FixtureRequest
+) -> None:
+    bundle: Path = request.getfixturevalue(form)
     chance = random.Random(20261130 + resign)
     use(bundle)
     files = all_files(bundle)

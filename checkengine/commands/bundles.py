@@ -1,0 +1,199 @@
+"""`checkengine bundles`: list, show, export, import, hold, erase and remove captured bundles."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+DIRECTORY = typer.Option(None, "--directory", "-d", help="Default: [capture] directory of the configuration.")
+CONFIG = typer.Option(None, "--config", help="A checkengine.toml.")
+AS_JSON = typer.Option(False, "--json", help="Print JSON instead of text.")
+BUNDLE = typer.Argument(help="A bundle's folder.")
+
+
+@app.callback()
+def _bundles() -> None:
+    """Captured bundles on this machine: what there is, who may read it, how long it stays."""
+
+
+@app.command("ls")
+def list_bundles(directory: Path | None = DIRECTORY, config: Path | None = CONFIG, as_json: bool = AS_JSON) -> None:
+    """List bundles, oldest first."""
+    from checkengine.replay.bundle import bundles_in
+
+    rows = [row_of(path) for path in bundles_in(chosen(directory, config))]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    for row in rows:
+        typer.echo(f"{row['bundle']}  {row['level']:<10} {row['bytes'] / 1e6:8.1f} MB  {row['note']}")
+    typer.echo(f"{len(rows)} bundles", err=True)
+
+
+@app.command()
+def show(bundle: Path = BUNDLE, as_json: bool = AS_JSON) -> None:
+    """What a bundle is, without opening its content."""
+    from checkengine.replay.bundle import BundleReader, results_of
+
+    reader = BundleReader(bundle, "show")
+    told = row_of(bundle) | {
+        "incident": reader.manifest.get("incident"),
+        "findings": reader.manifest.get("findings"),
+        "step": reader.json("step.json"),
+        "environment": reader.json("env.json"),
+        "results": len(results_of(bundle)),
+    }
+    typer.echo(json.dumps(told, indent=None if as_json else 2))
+
+
+@app.command("export")
+def export_one(
+    bundle: Path = BUNDLE,
+    out: Path = typer.Option(..., "--out", "-o", help="The file to write."),
+    content: bool = typer.Option(False, "--content", help="With the encrypted content and the wrapped keys."),
+) -> None:
+    """Write a bundle as one file. Without --content it holds no token, no text and no KV byte."""
+    from checkengine.replay.bundle import AccessLog, export_bundle
+
+    if content:
+        AccessLog.of_this_deployment().add("export", bundle.name, str(out.name))
+    typer.echo(str(export_bundle(bundle, out, content=content)))
+
+
+@app.command("import")
+def import_one(
+    file: Path = typer.Argument(help="A file that `bundles export` wrote."),
+    directory: Path | None = DIRECTORY,
+    config: Path | None = CONFIG,
+    name: str | None = typer.Option(None, help="Name of the bundle's folder; default: the file's name."),
+) -> None:
+    """Unpack an exported bundle; nothing is written unless it verifies."""
+    from checkengine.replay.bundle import import_bundle
+
+    typer.echo(str(import_bundle(file, chosen(directory, config), name)))
+
+
+@app.command("rm")
+def remove_one(
+    bundle: Path = BUNDLE, force: bool = typer.Option(False, "--force", help="Even if the bundle is held.")
+) -> None:
+    """Remove a bundle."""
+    from checkengine.replay.bundle import AccessLog, BundleError, BundleReader, held, remove
+
+    BundleReader(bundle)
+    if held(bundle) and not force:
+        raise BundleError(f"{bundle} is held: release it, or give --force")
+    AccessLog.of_this_deployment().add("remove", bundle.name)
+    remove(bundle)
+
+
+@app.command()
+def gc(
+    directory: Path | None = DIRECTORY,
+    config: Path | None = CONFIG,
+    keep: int | None = typer.Option(None, min=0, help="Default: [capture] maximum_bundles."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Erase content whose time is over, and remove the oldest bundles beyond the number to keep."""
+    from checkengine.replay.bundle import collect
+
+    settings = capture_settings(config)
+    done = collect(directory or settings.directory, settings.maximum_bundles if keep is None else keep)
+    told = {"erased": done.erased, "removed": done.removed, "held": done.held, "unreadable": done.unreadable}
+    typer.echo(json.dumps(told) if as_json else "\n".join(f"{name} {what}" for what in told for name in told[what]))
+
+
+@app.command()
+def erase(
+    bundle: Path | None = typer.Argument(None, help="A bundle's folder."),
+    subject: str | None = typer.Option(None, help="Every bundle in which a sequence has this request id."),
+    directory: Path | None = DIRECTORY,
+    config: Path | None = CONFIG,
+) -> None:
+    """Destroy the key and the content of a bundle, or of all that hold one request's tokens. What is left verifies."""
+    from checkengine.replay.bundle import BundleReader, erase_logged, erase_subject
+
+    if (bundle is None) == (subject is None):
+        raise typer.BadParameter("give either a bundle or --subject")
+    if subject is not None:
+        names = erase_subject(chosen(directory, config), subject)
+    else:
+        assert bundle is not None
+        BundleReader(bundle)
+        names = [bundle.name] if erase_logged(bundle, "asked for") else []
+    typer.echo("\n".join([*names, f"content of {len(names)} bundles erased"]))
+
+
+@app.command("hold")
+def hold_one(bundle: Path = BUNDLE, reason: str = typer.Option("", help="Stands in the access log.")) -> None:
+    """Keep a bundle and its content beyond their time."""
+    from checkengine.replay.bundle import BundleReader, hold
+
+    BundleReader(bundle)
+    hold(bundle, reason)
+
+
+@app.command("release")
+def release_one(bundle: Path = BUNDLE) -> None:
+    """End a hold."""
+    from checkengine.replay.bundle import release
+
+    typer.echo("released" if release(bundle) else "was not held")
+
+
+@app.command()
+def access(as_json: bool = AS_JSON) -> None:
+    """Who opened, exported, held or erased content; fails where the chain of the log is broken."""
+    from checkengine.replay.bundle import AccessLog
+
+    rows = AccessLog.of_this_deployment().read()
+    for row in rows:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row["time"]))
+        text = f"{when}  {row['action']:<8} {row['bundle']}  by {row['by']}  {row['purpose']}"
+        typer.echo(json.dumps(row) if as_json else text)
+    typer.echo(f"{len(rows)} rows; the chain is whole and ends with {rows[-1]['digest'] if rows else '-'}", err=True)
+
+
+@app.command()
+def identity() -> None:
+    """Print this user's public key: what [capture] recipients of another machine names."""
+    from checkengine.replay.bundle import own_identity
+
+    typer.echo(str(own_identity().public))
+
+
+def chosen(directory: Path | None, config: Path | None) -> Path:
+    return directory or Path(capture_settings(config).directory)
+
+
+def capture_settings(config: Path | None) -> Any:
+    from checkengine.config import load_settings
+
+    return load_settings(config).capture
+
+
+def row_of(path: Path) -> dict[str, Any]:
+    from checkengine.replay.bundle import BundleError, BundleReader, expires, held
+
+    size = sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
+    try:
+        reader = BundleReader(path)
+    except BundleError as error:
+        return {"bundle": path.name, "level": "unreadable", "bytes": size, "note": str(error)}
+    when, kept = expires(reader.manifest), held(path)
+    until = "" if when is None or reader.level != "full" else time.strftime("until %F %R UTC", time.gmtime(when))
+    return {
+        "bundle": path.name,
+        "level": reader.level,
+        "bytes": size,
+        "encrypted": reader.level == "full" and reader.encrypted,
+        "expires": when,
+        "held": kept,
+        "note": "held" if kept else until,
+    }

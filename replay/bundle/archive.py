@@ -1,0 +1,129 @@
+"""One bundle as one file: an uncompressed ZIP64 of the same tree (KV bytes do not compress, and encrypted ones never).
+
+What comes from a stranger is checked before a byte is written: sizes, counts, names, and that no entry is compressed, a
+link or twice there. Extraction goes into a draft that is renamed once the bundle in it verifies.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from checkengine.replay.bundle import layout
+from checkengine.replay.bundle.files import SAFE_PATH, sync_directory
+from checkengine.replay.bundle.layout import BundleError
+from checkengine.replay.bundle.read import BundleReader
+
+SUFFIX = ".checkengine"
+LOCAL_ONLY = (layout.HOLD,)
+COPY_BYTES = 1 << 20
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def export_bundle(bundle: Path | str, target: Path | str, *, content: bool = False) -> Path:
+    """Write the bundle as one file and return its path. Content, and the keys to it, go along only where asked for: the
+    receiver can read it only with an identity for which it was encrypted. BundleError where that is impossible."""
+    folder = Path(bundle)
+    reader = BundleReader(folder, "export")
+    reader.verify()
+    if content and reader.level != "full":
+        raise BundleError(f"{folder} holds no content ({reader.level}): export it without --content")
+    target = Path(target)
+    draft = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+    try:
+        with zipfile.ZipFile(draft, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for path in files_of(folder, content):
+                add(archive, folder, path)
+        with open(draft, "rb+") as file:
+            os.fsync(file.fileno())
+        os.link(draft, target)
+    except FileExistsError:
+        raise BundleError(f"{target} is there already: choose another name or remove it") from None
+    except OSError as error:
+        raise BundleError(f"{folder} cannot be exported to {target}: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return target
+
+
+def files_of(folder: Path, content: bool) -> list[str]:
+    """Marker last, as it was written."""
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    private = (f"{layout.CONTENT}/", layout.KEYS)
+    chosen = [
+        path
+        for path in paths
+        if SAFE_PATH.fullmatch(path)
+        and path not in (*LOCAL_ONLY, layout.MARKER)
+        and (content or not path.startswith(private))
+    ]
+    return [*chosen, layout.MARKER]
+
+
+def add(archive: zipfile.ZipFile, folder: Path, path: str) -> None:
+    entry = zipfile.ZipInfo(path, EPOCH)
+    entry.external_attr = (stat.S_IFREG | 0o600) << 16
+    entry.file_size = (folder / path).stat().st_size
+    with open(folder / path, "rb") as source, archive.open(entry, "w", force_zip64=True) as sink:
+        shutil.copyfileobj(source, sink, COPY_BYTES)
+
+
+def import_bundle(file: Path | str, directory: Path | str, name: str | None = None) -> Path:
+    """Unpack into `directory` and return the bundle's folder. BundleError where it is no bundle, or one is there."""
+    file, directory = Path(file), Path(directory)
+    target = directory / (name or file.name.removesuffix(SUFFIX))
+    if target.exists():
+        raise BundleError(f"{target} is there already: give --name")
+    draft = directory / f"{layout.LEFTOVER_PREFIX}{secrets.token_hex(8)}"
+    try:
+        draft.mkdir(parents=True)
+        with zipfile.ZipFile(file) as archive:
+            unpack(archive, checked(archive.infolist(), file.stat().st_size, file), draft, file)
+        (draft / layout.RESULTS).mkdir(exist_ok=True)
+        BundleReader(draft, "import").verify()
+        for folder in {path.parent for path in draft.rglob("*")} | {draft}:
+            sync_directory(folder)
+        os.rename(draft, target)
+        sync_directory(directory)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        raise BundleError(f"{file} is no exported bundle ({error}): fetch it again") from None
+    except OSError as error:
+        raise BundleError(f"{file} cannot be imported into {directory}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return target
+
+
+def checked(entries: Iterable[zipfile.ZipInfo], size: int, file: Path) -> list[zipfile.ZipInfo]:
+    found = list(entries)
+    names = [entry.filename for entry in found]
+    if len(found) > layout.MOST_FILES or len(set(names)) != len(names):
+        raise BundleError(f"{file} holds {len(found)} entries, or one of them twice: not a bundle")
+    if sum(entry.file_size for entry in found) > size:
+        raise BundleError(f"{file} tells of more bytes than it has: it was tampered with")
+    for entry in found:
+        refuse(entry, file)
+    return found
+
+
+def refuse(entry: zipfile.ZipInfo, file: Path) -> None:
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    plain_file = entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1 and kind in (0, stat.S_IFREG)
+    if not plain_file or not SAFE_PATH.fullmatch(entry.filename) or entry.file_size > layout.MOST_FILE_BYTES:
+        raise BundleError(f"{file} holds {entry.filename[:200]!r}, which no bundle holds: it was tampered with")
+
+
+def unpack(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], draft: Path, file: Path) -> None:
+    for entry in entries:
+        path = draft / entry.filename
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as sink, archive.open(entry) as source:
+            shutil.copyfileobj(source, sink, COPY_BYTES)
+            sink.flush()
+            os.fsync(sink.fileno())

@@ -72,10 +72,12 @@ class ToolCallSettings(GuardSettings):
 
     identical_calls: int = Field(3, ge=2)
     """The same call (name and arguments) so many times is a fault; behind an ignored stop any call is one."""
-    unclosed_tokens: int = Field(1024, ge=16)
-    """Tokens after which a call that is still open is a fault."""
+    unclosed_tokens: int = Field(8192, ge=16)
+    """Tokens after which a call that is still open is told of (in text, four characters count as one token)."""
     stray_closings: int = Field(8, ge=1)
-    """Closing delimiters without an opening one that are a fault."""
+    """Closing delimiters without an opening one, or opening ones without a closing one, that are a fault."""
+    loops: bool = True
+    """Read conversations for calls that come back turn after turn."""
 
 
 class LanguageSettings(GuardSettings):

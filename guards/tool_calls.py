@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from checkengine.detectors.tool_calls import CallLimits, CallLoops, CallReading
+from checkengine.detectors.tool_calls.tags import tags_of
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
@@ -13,18 +15,38 @@ from checkengine.guards.step import SequenceStart, StepView
 
 RUNAWAY = "tool_call.runaway"
 MALFORMED = "tool_call.malformed"
-KINDS = {"repeated": RUNAWAY, "unclosed": RUNAWAY, "closings": MALFORMED}
-COUNTED = {"repeated": "identical_calls", "unclosed": "open_tokens", "closings": "stray_closings"}
+KINDS = {
+    "repeated": RUNAWAY,
+    "unclosed": RUNAWAY,
+    "endless": RUNAWAY,
+    "closings": MALFORMED,
+    "openings": MALFORMED,
+}
+COUNTED = {
+    "repeated": "identical_calls",
+    "unclosed": "open_tokens",
+    "endless": "copies",
+    "closings": "stray_closings",
+    "openings": "unclosed_calls",
+}
+"""The evidence field that holds a reading's count."""
+
+
+def limits_of(settings: ToolCallSettings) -> CallLimits:
+    return CallLimits(settings.identical_calls, settings.unclosed_tokens, settings.stray_closings)
+
+
+def severity_of(reading: CallReading) -> Severity:
+    """Identical calls have no other reading; a long call may be a long file."""
+    return Severity.ERROR if reading.kind == "repeated" else Severity.WARNING
 
 
 class _Reading:
     """One sequence: its calls, and where it ought to have ended."""
 
-    __slots__ = ("calls_at_end", "ended_at", "first", "loops", "stops")
+    __slots__ = ("calls_at_end", "ended_at", "loops", "stops")
 
-    def __init__(self, first: int, stops: frozenset[int], limits: CallLimits) -> None:
-        self.first = first
-        """Index of the first output token that this reading saw."""
+    def __init__(self, stops: frozenset[int], limits: CallLimits) -> None:
         self.stops = stops
         self.loops = CallLoops(limits)
         self.ended_at = -1
@@ -40,68 +62,112 @@ class _Reading:
     def called_past_end(self) -> bool:
         return self.ended_at >= 0 and self.loops.recogniser.calls > self.calls_at_end
 
+    @property
+    def is_quiet(self) -> bool:
+        """Tokens in which no tag stands or begins change nothing."""
+        return self.ended_at < 0 and self.loops.is_idle
+
 
 class ToolCallGuard(ReportsOnce):
     """A call behind an end token that was not honoured is a fault at once, and the first bad token is the one after
-    that end token. Else it is the first of the second identical call, or of the call that does not close."""
+    that end token. Else it is the first of the second identical call, or of the call that does not close.
+
+    A row costs one look-up by its name and one a token, until a token comes in which a tag stands or begins.
+    """
 
     name: str = "tool_calls"
 
     def __init__(self, settings: ToolCallSettings, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self._limits = CallLimits(settings.identical_calls, settings.unclosed_tokens, settings.stray_closings)
+        self._limits = limits_of(settings)
         self._pieces = vocabulary.pieces
-        self._starts: dict[str, SequenceStart] = {}
+        self._loud = tags_of().loud_tokens(vocabulary.pieces)
+        self._watched = set(self._loud)
+        """And the end tokens of live sequences…"""
+        self._stops: dict[int, int] = {}
+        """…with how many sequences have each."""
         self._readings: dict[str, _Reading] = {}
+        self._quiet: set[str] = set()
 
     def begin(self, start: SequenceStart) -> None:
         self.forget(start.name)
-        self._starts[start.name] = start
+        stops = frozenset() if start.ignores_stop else frozenset(start.stop_tokens)
+        self._readings[start.name] = _Reading(stops, self._limits)
+        for token in stops:
+            self._stops[token] = self._stops.get(token, 0) + 1
+            self._watched.add(token)
 
     def observe(self, step: StepView) -> Iterable[Finding]:
+        quiet, watched = self._quiet, self._watched
+        rows = () if quiet.issuperset(step.sequences) else self._not_quiet(step)
+        if not watched.isdisjoint(chain.from_iterable(step.tokens)):
+            rows = sorted({*rows, *(row for row, tokens in enumerate(step.tokens) if not watched.isdisjoint(tokens))})
         found: list[Finding] = []
-        pieces, size, readings = self._pieces, len(self._pieces), self._readings
-        for row, (sequence, tokens) in enumerate(zip(step.sequences, step.tokens, strict=True)):
-            reading = readings.get(sequence) or self._reading(step, row)
-            for offset, token in enumerate(tokens):
-                told = reading.loops.push(pieces[token] if 0 <= token < size else b"")
-                if told is not None or reading.ended_at >= 0:
-                    self._judge(found, step, row, reading, told)
-                if token in reading.stops:
-                    reading.end(int(step.output_lengths[row]) + offset + 1)
+        for row in rows:
+            self._read(found, step, row)
         return found or NO_FINDINGS
 
     def forget(self, sequence: str) -> None:
         super().forget(sequence)
-        self._starts.pop(sequence, None)
-        self._readings.pop(sequence, None)
+        self._quiet.discard(sequence)
+        reading = self._readings.pop(sequence, None)
+        for token in reading.stops if reading is not None else ():
+            self._stops[token] -= 1
+            if not self._stops[token]:
+                del self._stops[token]
+                if token not in self._loud:
+                    self._watched.discard(token)
 
-    def _reading(self, step: StepView, row: int) -> _Reading:
-        sequence = step.sequences[row]
-        start = self._starts.get(sequence)
-        stops = frozenset() if start is None or start.ignores_stop else frozenset(start.stop_tokens)
-        self._readings[sequence] = reading = _Reading(int(step.output_lengths[row]), stops, self._limits)
+    def _not_quiet(self, step: StepView) -> list[int]:
+        quiet = self._quiet
+        return [row for row, sequence in enumerate(step.sequences) if sequence not in quiet]
+
+    def _read(self, found: list[Finding], step: StepView, row: int) -> None:
+        sequence, pieces = step.sequences[row], self._pieces
+        reading = self._readings.get(sequence) or self._unannounced(sequence)
+        index = int(step.output_lengths[row])
+        for token in step.tokens[row]:
+            told = reading.loops.push(pieces[token] if 0 <= token < len(pieces) else b"", index)
+            index += 1
+            if told is not None or reading.ended_at >= 0:
+                self._judge(found, step, row, reading, told)
+            if token in reading.stops:
+                reading.end(index)
+        if reading.is_quiet:
+            self._quiet.add(sequence)
+        else:
+            self._quiet.discard(sequence)
+
+    def _unannounced(self, sequence: str) -> _Reading:
+        self._readings[sequence] = reading = _Reading(frozenset(), self._limits)
         return reading
 
     def _judge(
         self, found: list[Finding], step: StepView, row: int, reading: _Reading, told: CallReading | None
     ) -> None:
+        calls = reading.loops.recogniser.calls
         if reading.called_past_end:
-            evidence = {"calls": reading.loops.recogniser.calls, "past_stop": True}
-            self._tell(found, RUNAWAY, step, row, evidence, reading.ended_at)
+            evidence = {"calls": calls, "past_stop": True}
+            self._tell(found, RUNAWAY, Severity.ERROR, step, row, evidence, reading.ended_at)
         elif told is not None:
-            evidence = {COUNTED[told.kind]: told.count, "calls": reading.loops.recogniser.calls}
-            self._tell(found, KINDS[told.kind], step, row, evidence, reading.first + told.start)
+            evidence = {COUNTED[told.kind]: told.count, "calls": calls}
+            self._tell(found, KINDS[told.kind], severity_of(told), step, row, evidence, told.start)
 
     def _tell(
         self,
         found: list[Finding],
         kind: str,
+        severity: Severity,
         step: StepView,
         row: int,
         evidence: Mapping[str, float],
         first_bad: int,
     ) -> None:
-        severity = Severity.ERROR if kind == RUNAWAY else Severity.WARNING
+        """Once a kind, and once more where it gets worse."""
+        told = self._reported.get(step.sequences[row], set())
+        if severity == Severity.ERROR and kind in told and f"{kind} error" not in told:
+            told.discard(kind)
         if finding := self._report(kind, step, row, evidence, severity=severity, token=first_bad):
             found.append(finding)
+            if severity == Severity.ERROR:
+                self._reported[step.sequences[row]].add(f"{kind} error")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from checkengine.detectors.tool_calls.canonical import canonical, digest
+from checkengine.detectors.tool_calls.payload import Parsed, call_of, has_arguments, parse_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,26 +19,38 @@ class ToolCall:
     digest: bytes
     """16 bytes over name and canonical arguments; equal for calls that differ in white space or key order only."""
     well_formed: bool
-    """The payload is JSON with a name."""
+    """The payload is a call in its family's way of writing: JSON with a name, <function=…>, NAME(…)…"""
     start: int
     end: int
+    arguments: Any = field(default=None, repr=False, compare=False)
+    """As parsed; None where it is not well formed."""
+    typed: bool = True
+    """False where the family writes every argument as text."""
+    complete: bool = True
+    """False where the payload was too long to be kept: then nothing is known of its form."""
 
 
 _FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>")
 
 
-def call_from_payload(payload: bytes, start: int, end: int) -> ToolCall:
-    """From {"name": …, "arguments" | "parameters": …}; anything else is compared by its text, white space folded."""
+def calls_from_payload(payload: bytes, start: int, end: int) -> list[ToolCall]:
+    """What no family writes is one call, compared by its text, white space folded."""
     text = payload.decode("utf-8", errors="replace")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return _call_from_text(text, start, end)
-    if isinstance(value, dict) and isinstance(value.get("function"), dict):
-        value = value["function"]
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return _call_from_text(text, start, end)
-    return _call(value["name"], _arguments(value), start, end)
+    parsed = parse_calls(text)
+    if parsed is None:
+        return [_call_from_text(text, start, end)]
+    return [_call(call, start, end) for call in parsed]
+
+
+def call_from_part(payload: bytes, start: int, end: int) -> ToolCall:
+    """From the first bytes of a call that was too long to be kept."""
+    found = _call_from_text(payload.decode("utf-8", errors="replace"), start, end)
+    return replace(found, complete=False)
+
+
+def call_from_payload(payload: bytes, start: int, end: int) -> ToolCall:
+    """From one JSON value."""
+    return calls_from_payload(payload, start, end)[0]
 
 
 def is_call(payload: bytes) -> bool:
@@ -46,9 +59,7 @@ def is_call(payload: bytes) -> bool:
         value = json.loads(payload)
     except (ValueError, RecursionError):
         return False
-    if isinstance(value, dict) and isinstance(value.get("function"), dict):
-        value = value["function"]
-    return isinstance(value, dict) and isinstance(value.get("name"), str) and _arguments(value) is not None
+    return call_of(value) is not None and has_arguments(value)
 
 
 def named_call(name: bytes, arguments: bytes, start: int, end: int) -> ToolCall:
@@ -58,29 +69,14 @@ def named_call(name: bytes, arguments: bytes, start: int, end: int) -> ToolCall:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
         return _call_from_text(text + " " + arguments.decode("utf-8", errors="replace"), start, end)
-    return _call(text, value, start, end)
+    return _call(Parsed(text, value), start, end)
 
 
-def _arguments(value: Mapping[str, Any]) -> Any:
-    found = value.get("arguments", value.get("parameters"))
-    if isinstance(found, str):
-        # OpenAI's own form: arguments are JSON inside a string.
-        try:
-            return json.loads(found)
-        except (ValueError, RecursionError):
-            return found
-    return found
-
-
-def _call(name: str, arguments: Any, start: int, end: int) -> ToolCall:
-    canonical = json.dumps([name, arguments], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return ToolCall(name, _digest(canonical), True, start, end)
+def _call(parsed: Parsed, start: int, end: int) -> ToolCall:
+    key = canonical([parsed.name, parsed.arguments])
+    return ToolCall(parsed.name, digest(key), True, start, end, parsed.arguments, parsed.typed)
 
 
 def _call_from_text(text: str, start: int, end: int) -> ToolCall:
     tag = _FUNCTION_TAG.search(text)
-    return ToolCall(tag.group(1) if tag else None, _digest(" ".join(text.split())), False, start, end)
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=16).digest()
+    return ToolCall(tag.group(1) if tag else None, digest(" ".join(text.split())), False, start, end)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from checkengine.detectors.tool_calls.call import ToolCall, call_from_payload, is_call, named_call
-from checkengine.detectors.tool_calls.delimiters import BARE_JSON, DIALECTS, MISTRAL, MISTRAL_ARGUMENTS, Dialect
+from checkengine.detectors.tool_calls.call import ToolCall, call_from_part, calls_from_payload, is_call, named_call
+from checkengine.detectors.tool_calls.cycle import TailCycle
+from checkengine.detectors.tool_calls.delimiters import BARE_JSON, CALL_HEAD, DIALECTS, MISTRAL, MISTRAL_ARGUMENTS, Dialect
 from checkengine.detectors.tool_calls.json_span import JsonSpan
+from checkengine.detectors.tool_calls.tags import tags_of
 
 PAYLOAD_LIMIT = 65_536
 """Bytes of one call that are kept; a longer call counts as unparsable and is compared by its first bytes."""
+_LONGEST_TAG = 64
 _BARE = re.compile(rb'[\s;]*(\{\s*"(?:name|type|function)"\s*:)')
 _BARE_LIMIT = 64
 _NAME_LIMIT = 256
@@ -17,13 +21,11 @@ _SPACE = b" \t\r\n"
 
 
 class ToolCallRecogniser:
-    """State of one generation. Outside calls a token costs two byte searches."""
+    """State of one generation, at most about 70 KB. Outside calls a token costs one byte search, or nothing where the
+    caller leaves out tokens that cannot matter (`is_idle`, `Tags.loud_tokens`)."""
 
     def __init__(self, dialects: tuple[Dialect, ...] = DIALECTS, *, bare_json: bool = True) -> None:
-        self._openings = {d.opening: d for d in dialects}
-        self._tags = (*self._openings, *(d.closing for d in dialects if d.closing))
-        self._any_tag = re.compile(b"|".join(re.escape(tag) for tag in self._tags))
-        self._firsts = tuple({tag[:1] for tag in self._tags})
+        self._tags = tags_of(dialects)
         self._token = -1
         self._tail = b""
         self._tail_start = 0
@@ -31,15 +33,29 @@ class ToolCallRecogniser:
         self._bare_possible = bare_json
         self._dialect: Dialect | None = None
         self._payload = bytearray()
+        self._decided = True
+        """The opening tag has proved to open a call."""
         self._in_list = False
         self._name: bytes | None = None
         self._span: JsonSpan | None = None
         self._start = 0
         self._completed: list[ToolCall] = []
+        self._cycle = TailCycle()
         self.calls = 0
         """Completed calls."""
         self.stray_closings = 0
         """Closing tags with no call open, since the last opening."""
+        self.unclosed_calls = 0
+        """Calls in a row that the next opening tag ended."""
+        self.last_tag = 0
+        """Token index at which the last tag began that was counted in one of these."""
+        self._mark = 0
+        """Token in which the open call's last `<` stands: a tag may have begun there."""
+
+    @property
+    def is_idle(self) -> bool:
+        """No call is open and no tag has begun: a piece in which no tag stands or begins changes nothing."""
+        return self._dialect is None and not self._tail and not self._bare_possible
 
     @property
     def open_since(self) -> int | None:
@@ -51,15 +67,17 @@ class ToolCallRecogniser:
         """Tokens of the call that is still open; 0 where none is."""
         return self._token - self._start + 1 if self.open_since is not None else 0
 
-    def push(self, piece: bytes) -> tuple[ToolCall, ...]:
-        """Takes the next token's bytes; returns the calls that it completes."""
-        self._token += 1
-        if self._dialect is None and not self._tail and not self._bare_possible:
-            for first in self._firsts:
-                if first in piece:
-                    break
-            else:
-                return ()
+    @property
+    def repeats(self) -> int:
+        """Copies of one piece of text, side by side, at the end of the call that is still open; 0 below the floor."""
+        return self._cycle.copies if self._dialect is not None else 0
+
+    def push(self, piece: bytes, token: int | None = None) -> tuple[ToolCall, ...]:
+        """Takes the next token's bytes; returns the calls that it completes. `token` is its index, where some of the
+        pieces before it were left out."""
+        self._token = self._token + 1 if token is None else token
+        if self._dialect is None and not self._tail and not self._bare_possible and not self._tags.may_begin(piece):
+            return ()
         if not self._tail:
             self._tail_start = self._token
         data: bytes | None = self._tail + piece
@@ -73,15 +91,19 @@ class ToolCallRecogniser:
         """Looks for a tag; returns what follows it, or None when all is taken."""
         if self._bare_possible:
             return self._maybe_bare(data)
-        tag = self._any_tag.search(data)
+        tag = self._tags.search(data)
         if tag is None:
-            self._hold(self._beginning_of_a_tag(data), data)
+            self._hold(self._tags.beginning(data), data)
             return None
-        dialect = self._openings.get(tag.group())
-        if dialect is None:
-            self.stray_closings += 1
-        else:
+        text = tag.group()
+        dialect = self._tags.openings.get(text)
+        if dialect is not None:
             self._open(dialect, self._token_of(data, tag.start()))
+        elif text in self._tags.section_openings:
+            self.stray_closings = 0
+        else:
+            self.stray_closings += 1
+            self.last_tag = self._token_of(data, tag.start())
         return data[tag.end() :]
 
     def _hold(self, tail: bytes, data: bytes) -> None:
@@ -107,32 +129,43 @@ class ToolCallRecogniser:
         self._hold(data, data)
         return None
 
-    def _beginning_of_a_tag(self, data: bytes) -> bytes:
-        """The longest end of the data that a further token could complete to a tag."""
-        longest = max(len(tag) for tag in self._tags) - 1
-        for at in range(max(0, len(data) - longest), len(data)):
-            end = data[at:]
-            if any(tag.startswith(end) for tag in self._tags):
-                return end
-        return b""
-
     def _open(self, dialect: Dialect, start: int) -> None:
         self._dialect, self._start = dialect, start
         self._bare_possible = False
         self._in_list, self._name, self._span = False, None, None
         self._payload.clear()
+        self._decided = dialect.is_call is None
+        self._cycle = TailCycle()
         self.stray_closings = 0
 
     def _close(self, *, bare_may_follow: bool = False) -> None:
         self._dialect = None
+        self._payload.clear()
         self._bare_possible = bare_may_follow
 
     def _inside(self, dialect: Dialect, data: bytes) -> bytes | None:
+        if not self._decided and dialect.is_call is not None:
+            return self._decide(dialect.is_call, data)
         if dialect.closing is not None:
             return self._until_closing(dialect.opening, dialect.closing, data)
         if self._span is not None:
-            return self._until_value_ends(data, 0)
+            return self._until_value_ends(data)
         return self._before_value(dialect, data)
+
+    def _decide(self, is_call: Callable[[bytes], bool | None], data: bytes) -> bytes | None:
+        """A tag that other text uses too: what follows tells whether it opens a call."""
+        data = bytes(self._payload) + data
+        self._payload.clear()
+        verdict = is_call(data)
+        if verdict is None:
+            self._payload += data
+            return None
+        if verdict:
+            self._decided = True
+        else:
+            self._tail_start = self._start
+            self._close()
+        return data
 
     def _until_closing(self, opening: bytes, closing: bytes, data: bytes) -> bytes | None:
         """Up to the closing tag; an opening tag before it ends a call that was never closed."""
@@ -144,32 +177,40 @@ class ToolCallRecogniser:
             return None
         at = min(ends)
         payload = bytes(self._payload[:scanned]) + window[:at]
-        self._complete(call_from_payload(payload, self._start, self._token))
         if window.startswith(closing, at):
+            self._complete(payload)
             self._close()
             return window[at + len(closing) :]
-        self._open(self._openings[opening], self._token)
+        self._never_closed(payload)
+        self.last_tag = self._mark if scanned + at < len(self._payload) else self._token
+        self._open(self._tags.openings[opening], self.last_tag)
         return window[at + len(opening) :]
+
+    def _never_closed(self, payload: bytes) -> None:
+        if CALL_HEAD.match(payload):
+            self._complete(payload)
+        self.unclosed_calls += 1
 
     def _before_value(self, dialect: Dialect, data: bytes) -> bytes | None:
         """From the tag, or the comma in a list, to the brace that begins the arguments."""
         data = bytes(self._payload) + data
         self._payload.clear()
         rest = data.lstrip(_SPACE + (b"," if self._in_list else b""))
-        if not rest:
+        if not rest or (dialect.opening.startswith(rest) and not self._in_list):
+            self._payload += rest
             return None
         first = rest[:1]
         if first == b"{":
             self._span = JsonSpan()
-            return self._until_value_ends(rest, 0)
-        if first == b"[" and dialect is MISTRAL and not self._in_list and not rest.startswith(MISTRAL_ARGUMENTS[:2]):
-            if len(rest) == 1:
-                self._payload += rest
-                return None
+            return self._until_value_ends(rest)
+        if first == b"[" and not self._in_list and not rest.startswith((MISTRAL_ARGUMENTS[:2], dialect.opening)):
             self._in_list = True
             return rest[1:]
-        if dialect is MISTRAL and not self._in_list:
+        if dialect is MISTRAL and not self._in_list and not rest.startswith(dialect.opening):
             return self._name_then_value(rest)
+        if rest.startswith(dialect.opening):
+            self.unclosed_calls += 1
+            self.last_tag = self._start
         self._close()
         return rest[1:] if first == b"]" else rest
 
@@ -183,11 +224,11 @@ class ToolCallRecogniser:
             return None
         self._name = data[:brace].partition(b"[")[0]
         self._span = JsonSpan()
-        return self._until_value_ends(data[brace:], 0)
+        return self._until_value_ends(data[brace:])
 
-    def _until_value_ends(self, data: bytes, at: int) -> bytes | None:
+    def _until_value_ends(self, data: bytes) -> bytes | None:
         assert self._span is not None
-        end = self._span.feed(data, at)
+        end = self._span.feed(data, 0)
         if end < 0:
             self._keep(data)
             return None
@@ -198,31 +239,42 @@ class ToolCallRecogniser:
 
     def _finish_value(self, payload: bytes) -> None:
         if self._name is not None:
-            self._complete(named_call(self._name, payload, self._start, self._token))
+            self._complete(payload)
             self._close()
         elif self._in_list:
-            self._complete(call_from_payload(payload, self._start, self._token))
+            self._complete(payload)
             self._start = self._token
+            self._cycle = TailCycle()
         else:
-            if self._dialect is not BARE_JSON or is_call(payload):
-                self._complete(call_from_payload(payload, self._start, self._token))
-                self._close(bare_may_follow=True)
-            else:
-                self._close()
+            is_one = self._dialect is not BARE_JSON or is_call(payload)
+            if is_one:
+                self._complete(payload)
+            self._close(bare_may_follow=is_one)
 
     def _keep(self, data: bytes) -> None:
         """Of an overlong call the first bytes stay, and the last ones so that its closing tag is seen."""
+        self._cycle.feed(data)
         self._payload += data
+        if b"<" in data:
+            self._mark = self._token
         if len(self._payload) > PAYLOAD_LIMIT + 1024:
-            del self._payload[PAYLOAD_LIMIT : len(self._payload) - 64]
+            del self._payload[PAYLOAD_LIMIT : len(self._payload) - _LONGEST_TAG]
 
-    def _complete(self, call: ToolCall) -> None:
-        self.calls += 1
-        self._completed.append(call)
+    def _complete(self, payload: bytes) -> None:
+        if len(payload) > PAYLOAD_LIMIT:
+            found = [call_from_part(payload[:PAYLOAD_LIMIT], self._start, self._token)]
+        elif self._name is not None:
+            found = [named_call(self._name, payload, self._start, self._token)]
+        else:
+            found = calls_from_payload(payload, self._start, self._token)
+        self.calls += len(found)
+        self.unclosed_calls = 0
+        self._completed += found
 
     def _is_certain(self) -> bool:
-        """An answer that merely begins like a bare call is not one until arguments appear."""
-        if self._dialect is not BARE_JSON:
-            return True
-        head = bytes(self._payload[:1024])
-        return b'"parameters"' in head or b'"arguments"' in head
+        """An answer that merely begins like a bare call is not one until arguments appear, and one that tells of a
+        tag has no call behind it."""
+        if self._dialect is BARE_JSON:
+            head = bytes(self._payload[:1024])
+            return b'"parameters"' in head or b'"arguments"' in head
+        return self._span is not None or (self._decided and CALL_HEAD.match(self._payload[:512]) is not None)

@@ -47,8 +47,9 @@ class IgnoredStopGuard(ReportsOnce):
     def observe(self, step: StepView) -> Iterable[Finding]:
         findings = [*self._came_back(step)] if self._ended else NO_FINDINGS
         watched = self._watched
-        if step.stats is not None and step.stats.argmax is not None and self._greedy:
-            findings = [*findings, *self._passed_over(step, step.stats.argmax)]
+        stats = step.stats
+        if stats is not None and stats.argmax is not None and step.stats_of is None and self._greedy:
+            findings = [*findings, *self._passed_over(step, stats.argmax)]
         for row, tokens in enumerate(step.tokens):
             for token in tokens:
                 if token in watched:

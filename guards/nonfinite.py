@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from checkengine.detectors.logits.stats import RowStats
 from checkengine.guards.finding import Finding
@@ -13,7 +14,8 @@ from checkengine.guards.step import StepView
 
 
 class NonFiniteGuard(ReportsOnce):
-    """Reads logits before grammar masks, whose -inf is legal."""
+    """Reads logits before masks, where -inf is a fault. On rows that the engine says it masked (`StepView.masked`)
+    -inf is legal, unless it is all there is. Each row of a speculative step is judged, rejected drafts' too."""
 
     name: str = "nonfinite"
     needs_stats: bool = True
@@ -22,8 +24,31 @@ class NonFiniteGuard(ReportsOnce):
         stats = step.stats
         if stats is None or not stats.nonfinite.any():
             return NO_FINDINGS
-        rows = np.flatnonzero(stats.nonfinite).tolist()
-        return present([self._report("logits.nonfinite", step, row, counts(stats, row)) for row in rows])
+        bad = stats.nonfinite if step.masked is None else illegal(stats, step.masked)
+        return present([self._found(step, stats, row) for row in np.flatnonzero(bad).tolist()])
+
+    def _found(self, step: StepView, stats: RowStats, stats_row: int) -> Finding | None:
+        row, offset = step.place(stats_row)
+        evidence = counts(stats, stats_row)
+        if offset >= len(step.tokens[row]):
+            # The token behind it was not committed: the sequence is good up to and including its last one.
+            offset, evidence["rejected_draft"] = len(step.tokens[row]), True
+        first_bad = int(step.output_lengths[row]) + offset
+        return self._report("logits.nonfinite", step, row, evidence, token=first_bad)
+
+
+def illegal(stats: RowStats, masked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows whose non-finite values no mask explains."""
+    allowed = masked & (stats.maximum > -np.inf) & ~invalid(stats)
+    return stats.nonfinite & ~allowed
+
+
+def invalid(stats: RowStats) -> NDArray[np.bool_]:
+    """Rows with NaN or +inf, from whatever the statistics tell; a NaN shows in them only where it was counted."""
+    if stats.invalid is not None:
+        return stats.invalid
+    found: NDArray[np.bool_] = stats.maximum == np.inf
+    return found if stats.nan is None else found | (stats.nan > 0)
 
 
 def counts(stats: RowStats, row: int) -> dict[str, float]:

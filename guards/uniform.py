@@ -32,7 +32,12 @@ class UniformGuard(ReportsOnce):
         if not uniform.any():
             return NO_FINDINGS
         rows = np.flatnonzero(uniform & ~step.stats.nonfinite).tolist()
-        return present([self._report("logits.uniform", step, row, evidence(step.stats, row)) for row in rows])
+        return present([self._found(step, step.stats, row) for row in rows])
+
+    def _found(self, step: StepView, stats: RowStats, stats_row: int) -> Finding | None:
+        row, offset = step.place(stats_row)
+        first_bad = int(step.output_lengths[row]) + min(offset, len(step.tokens[row]))
+        return self._report("logits.uniform", step, row, evidence(stats, stats_row), token=first_bad)
 
     def _uniform(self, stats: RowStats) -> NDArray[np.bool_]:
         equal: NDArray[np.bool_] = stats.maximum == stats.minimum

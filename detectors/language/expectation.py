@@ -1,57 +1,21 @@
-"""Which scripts a prompt lets one expect in the answer."""
+"""Which languages and scripts a request lets one expect in the answer."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 
+from checkengine.detectors.language.identify import Identity, identify
+from checkengine.detectors.language.languages import NEAR, normal
+from checkengine.detectors.language.names import is_about_languages, named, requested, scripts_named
 from checkengine.detectors.language.scripts import Script, scripts_of
 
 _JAPANESE = (1 << Script.HAN) | (1 << Script.KANA)
 _KOREAN = (1 << Script.HANGUL) | (1 << Script.HAN)
-
-_NAMES: dict[str, tuple[Script, ...]] = {
-    # English, then German, French, Spanish and Italian names, as stems where endings vary.
-    "russ|ruso|rusa|ukrain|ucran|bulgar|búlgar|serb|macedon|mazedon|belarus|kazakh|kasach|kyrgyz|tajik|cyrillic|kyrill"
-    "|cirílic|cyrillique|cirillic": (Script.CYRILLIC,),
-    "greek|griech|grec|grieg|greco": (Script.GREEK,),
-    "chinese|chines|chinois|chino\\b|cinese|mandarin|cantonese|kanton|hanzi|kanji": (Script.HAN,),
-    "japan|japon|giappon|hiragana|katakana": (Script.HAN, Script.KANA),
-    "korea|corea|coréen|hangul": (Script.HANGUL, Script.HAN),
-    "arab(?!l|esq)|árabe|persian|persisch|farsi|iran|urdu|pashto|uyghur|sindhi": (Script.ARABIC,),
-    "hebrew|hebrä|hébreu|hebreo|ebraic|yiddish|jiddisch": (Script.HEBREW,),
-    "hindi|marathi|nepali|nepales|sanskrit|devanagari": (Script.DEVANAGARI,),
-    "bengal|bangla|assamese": (Script.BENGALI,),
-    "punjabi|gurmukhi": (Script.GURMUKHI,),
-    "gujarat": (Script.GUJARATI,),
-    "odia|oriya": (Script.ORIYA,),
-    "tamil": (Script.TAMIL,),
-    "telugu": (Script.TELUGU,),
-    "kannada": (Script.KANNADA,),
-    "malayalam": (Script.MALAYALAM,),
-    "sinhal|singhal": (Script.SINHALA,),
-    "thai|thaï|tailand": (Script.THAI,),
-    r"lao\b|laos\b|laotian": (Script.LAO,),
-    "tibet": (Script.TIBETAN,),
-    "burm|birman|myanmar": (Script.MYANMAR,),
-    "georgian|georgisch|géorgien|georgiano": (Script.GEORGIAN,),
-    "armen|armén": (Script.ARMENIAN,),
-    "amhar|ethiop|äthiop|tigrin": (Script.ETHIOPIC,),
-    "khmer|cambod|kambod": (Script.KHMER,),
-    "mongol": (Script.MONGOLIAN, Script.CYRILLIC),
-    "cherokee": (Script.CHEROKEE,),
-}
-_MATCHERS = tuple(
-    (re.compile(rf"\b(?:{stems})", re.IGNORECASE), sum(1 << script for script in scripts))
-    for stems, scripts in _NAMES.items()
-)
-_ANY = re.compile(
-    r"\b(?:translat|übersetz|traduc|tradui|tradur|languages|sprachen|langues|idiomas|lingue|unicode|utf-?8|alphabets?)",
-    re.IGNORECASE,
-)
 ALL_SCRIPTS = ((1 << (max(Script) + 1)) - 1) & ~((1 << Script.COMMON) | (1 << Script.PARTIAL))
 
 _OF_LANGUAGE: dict[str, int] = {
-    **dict.fromkeys(["ru", "uk", "bg", "sr", "mk", "be", "kk", "ky", "tg", "mn"], 1 << Script.CYRILLIC),
+    **dict.fromkeys(["ru", "uk", "bg", "sr", "mk", "be", "kk", "ky", "tg"], 1 << Script.CYRILLIC),
+    "mn": (1 << Script.CYRILLIC) | (1 << Script.MONGOLIAN),
     "el": 1 << Script.GREEK,
     "zh": 1 << Script.HAN,
     "ja": _JAPANESE,
@@ -77,6 +41,80 @@ _OF_LANGUAGE: dict[str, int] = {
     **dict.fromkeys(["am", "ti"], 1 << Script.ETHIOPIC),
     "km": 1 << Script.KHMER,
 }
+_BY_SCRIPT_ALONE = (1 << Script.LATIN) | (1 << Script.COMMON) | (1 << Script.PARTIAL)
+
+PROMPT_READ = 4096
+"""Characters of a prompt that are read from each end: where requests name a language."""
+SURE, SURE_OF_START = 12.0, 20.0
+"""Nats ahead from which a part of a prompt, or the start of an output, tells its language."""
+FEWEST_LETTERS = 12
+PARTS = 24
+"""Lines of a prompt that are looked at one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    languages: frozenset[str] = frozenset()
+    """ISO 639-1 codes; empty where nothing tells."""
+    scripts: int = 0
+    """Bit mask (1 << Script)."""
+    anything: bool = False
+    """The request is about translation or languages: every language may come."""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.languages) or self.anything
+
+
+def scripts_of_languages(languages: frozenset[str]) -> int:
+    mask = 1 << Script.LATIN
+    for language in languages:
+        mask |= _OF_LANGUAGE.get(language, 0)
+    return mask
+
+
+def expectation_of(prompt: str, language: str | None = None) -> Expectation:
+    """`language` (ISO 639-1, as the client gave it) decides; else an explicit request in the prompt; else the languages
+    that the prompt is written in. Languages that the prompt names may come too. Nothing known: see
+    `expectation_from_start`."""
+    if len(prompt) > 2 * PROMPT_READ:
+        prompt = prompt[:PROMPT_READ] + "\n" + prompt[-PROMPT_READ:]
+    names = named(prompt)
+    asked = normal(language)
+    languages = frozenset({asked}) if asked else requested(prompt, names)
+    if not languages:
+        if is_about_languages(prompt) and len(names) != 1:
+            return Expectation(frozenset(), ALL_SCRIPTS, anything=True)
+        languages = languages_in(prompt) | (names if is_about_languages(prompt) else frozenset())
+    elif is_about_languages(prompt) and not asked:
+        return Expectation(frozenset(), ALL_SCRIPTS, anything=True)
+    if languages:
+        languages |= names
+    scripts = scripts_of_languages(languages | names) | scripts_of(prompt) | scripts_named(prompt)
+    if languages == {"ko"} and not scripts_of(prompt) & (1 << Script.HAN):
+        scripts &= ~(1 << Script.HAN)
+    return Expectation(languages, scripts)
+
+
+def languages_in(text: str) -> frozenset[str]:
+    """Languages that the text is surely written in, line by line where it mixes them."""
+    parts = [part for part in text.splitlines() if part.strip()][:PARTS]
+    found = {_sure(identify(part), SURE) for part in [text, *(parts if len(parts) > 1 else ())]}
+    return frozenset(language for language in found if language)
+
+
+def expectation_from_start(text: str, prompt_scripts: int = 0) -> Expectation:
+    """From an output's own beginning, where the request tells nothing: what it goes on in is then expected."""
+    identity = identify(text, quotations=False)
+    language = _sure(identity, SURE_OF_START)
+    languages = frozenset({language}) if language else frozenset()
+    return Expectation(languages, scripts_of_languages(languages) | prompt_scripts | (scripts_of(text) if not language else 0))
+
+
+def _sure(identity: Identity, margin: float) -> str | None:
+    if identity.letters < FEWEST_LETTERS or identity.margin < margin:
+        return None
+    return identity.language
 
 
 def expected_scripts(prompt: str, language: str | None = None) -> int:
@@ -85,12 +123,22 @@ def expected_scripts(prompt: str, language: str | None = None) -> int:
     A script counts where the prompt holds it or names a language that uses it; a prompt about
     translation or languages at large justifies all. `language` is an ISO 639-1 code.
     """
-    mask = (1 << Script.LATIN) | scripts_of(prompt)
-    if language is not None:
-        mask |= _OF_LANGUAGE.get(language.lower().split("-")[0], 0)
-    for names, scripts in _MATCHERS:
-        if names.search(prompt):
-            mask |= scripts
+    if is_about_languages(prompt):
+        return ALL_SCRIPTS
+    languages = named(prompt) | ({normal(language) or ""} if language else frozenset())
+    mask = scripts_of_languages(frozenset(languages)) | scripts_of(prompt) | scripts_named(prompt)
     if mask & (1 << Script.KANA):
         mask |= 1 << Script.HAN
-    return ALL_SCRIPTS if _ANY.search(prompt) else mask
+    return mask
+
+
+def names_language(context: str, language: str) -> bool:
+    """True where a text names the language, or one that is near to it."""
+    names = named(context)
+    return language in names or bool(names & NEAR.get(language, frozenset()))
+
+
+def names_script(context: str, script: int) -> bool:
+    """True where a text names the script or a language that is written in it."""
+    mask = scripts_named(context) | scripts_of_languages(named(context)) & ~_BY_SCRIPT_ALONE
+    return bool((mask >> script) & 1)

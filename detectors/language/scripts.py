@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from enum import IntEnum
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Script(IntEnum):
@@ -169,6 +173,16 @@ def script_of(character: str) -> Script:
     if at >= 0 and code <= _BLOCKS[at][1]:
         return _BLOCKS[at][2]
     return Script.COMMON
+
+
+@cache
+def script_table() -> NDArray[np.uint8]:
+    """`script_of` of every code point up to the last block; shape (last code point + 1,)."""
+    table = np.zeros(_BLOCKS[-1][1] + 1, np.uint8)
+    for first, last, script in _BLOCKS:
+        table[first : last + 1] = script
+    table.flags.writeable = False
+    return table
 
 
 def scripts_of(text: str) -> int:

@@ -85,6 +85,9 @@ class ScriptSwitch:
 
     def _weigh(self, script: int) -> ScriptReading | None:
         limits = self._limits
+        if script == Script.KANA:
+            # Japanese writes both side by side: they are one writing system, and no jump.
+            script = Script.HAN
         if not self._switch:
             self._switch_start = self._count - 1
         self._switch += 1

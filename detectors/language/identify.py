@@ -1,0 +1,83 @@
+"""The language of a whole text or line: what each candidate loses to the best one, word by word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from checkengine.detectors.language import kernel
+from checkengine.detectors.language.languages import COLUMNS, LONE, NEAR
+from checkengine.detectors.language.model import NAT, language_model
+from checkengine.detectors.language.scripts import Script
+
+_ALL_WORDS = np.zeros(kernel.LIMITS, np.int64)
+_ALL_WORDS[kernel.CLIP], _ALL_WORDS[kernel.CLIP_HAN] = 8 * NAT, 3 * NAT
+_ALL_WORDS[kernel.CAPITAL_EIGHTHS] = 4
+KANA_SHARE = 0.05
+"""Of the Han and kana letters of a text: from here on it is Japanese."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`language` is an ISO 639-1 code, None where the text holds too little or its script is not read."""
+
+    language: str | None
+    script: Script
+    """Of most letters; COMMON without any."""
+    letters: int
+    margin: float
+    """Nats by which it is ahead of the next candidate that is not near to it; infinite where the script decides."""
+    losses: dict[str, float]
+    """Nats that each candidate of the script loses to the best word by word; empty where the script decides."""
+
+    def ahead_of(self, language: str) -> float:
+        """Nats by which `language` lags behind the winner; infinite where it has another script."""
+        if self.language == language:
+            return 0.0
+        if self.language is None or language not in self.losses:
+            return 0.0 if self.language is None else float("inf")
+        return self.losses[language] - self.losses[self.language]
+
+
+def identify(text: str, among: Iterable[str] | None = None, *, quotations: bool = True) -> Identity:
+    """`among` restricts the candidates; `quotations` counts what stands in quotes and brackets too."""
+    tally, losses = _measure(text, quotations)
+    letters = int(tally.sum())
+    kana = int(tally[Script.KANA])
+    if kana and kana >= KANA_SHARE * (kana + tally[Script.HAN]):
+        tally[Script.HAN] += kana
+        tally[Script.KANA] = 0
+    script = Script(int(tally.argmax())) if letters else Script.COMMON
+    if script in LONE:
+        return Identity(LONE[script], script, letters, float("inf"), {})
+    if script == Script.HAN and kana >= KANA_SHARE * tally[Script.HAN] and kana:
+        return Identity("ja", script, letters, float("inf"), {})
+    model = language_model()
+    columns = range(int(model.lows[script]), int(model.highs[script]))
+    wanted = set(COLUMNS if among is None else among)
+    found = {COLUMNS[at]: losses[at] / NAT for at in columns if COLUMNS[at] in wanted}
+    if not found or not any(losses[at] for at in columns):
+        return Identity(None, script, letters, 0.0, {})
+    best = min(found, key=found.__getitem__)
+    others = [loss for language, loss in found.items() if language != best and language not in NEAR[best]]
+    return Identity(best, script, letters, min(others, default=float("inf")) - found[best], found)
+
+
+def _measure(text: str, quotations: bool) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[float]]:
+    state = np.zeros(kernel.FIELDS, np.int64)
+    state[kernel.TOTALS] = 2 if quotations else 1
+    totals, evidence = np.zeros(len(COLUMNS), np.int32), np.zeros(len(COLUMNS), np.int32)
+    tally = np.zeros(len(Script), np.int64)
+    rest = (
+        state,
+        np.zeros(kernel.WORD, np.uint8),
+        (totals, evidence, np.zeros(len(COLUMNS), np.int64), np.zeros(len(COLUMNS), np.uint8)),
+        tally,
+        language_model(),
+        _ALL_WORDS,
+    )
+    # A line break ends the last word.
+    kernel.advance(np.frombuffer((text + "\n").encode("utf-8", "surrogatepass"), np.uint8), 0, *rest)
+    return tally, evidence.tolist()

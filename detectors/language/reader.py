@@ -1,0 +1,209 @@
+"""Reads one output, character by character, for a turn to a language that nobody asked for.
+
+Two tests run side by side. Letters of a script that the expectation does not hold are counted, and letters of one that
+it holds are taken off again. Where the script cannot decide, each word's log-likelihood ratio between the expected
+language and every alternative is added up, never below zero (Page's CUSUM, 1954): evidence for one alternative that
+goes on over words, not a verdict on each. Quotations, brackets, code, names and single letters weigh little or nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkengine.detectors.language import kernel
+from checkengine.detectors.language.expectation import (
+    Expectation,
+    expectation_from_start,
+    names_language,
+    names_script,
+)
+from checkengine.detectors.language.languages import COLUMN_OF, COLUMNS, NEAR
+from checkengine.detectors.language.model import NAT, language_model
+from checkengine.detectors.language.scripts import Script
+
+CONTEXT = 160
+"""Characters before a turn in which a language's name announces it (`In Greek: …`)."""
+TAIL = 640
+"""Characters kept of what was read."""
+LEARNED_FROM = 240
+"""Characters of the output that stand in for a prompt which tells no language."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageLimits:
+    """Evidence in nats; letters for scripts."""
+
+    warn: float = 25.0
+    """Evidence against the expected language at which a turn is told…"""
+    error: float = 60.0
+    """…and at which it has gone on."""
+    foreign_letters: int = 6
+    """Letters of an unexpected script at which a turn is told (one less for each expected letter between)…"""
+    foreign_letters_error: int = 40
+    """…and at which it has gone on."""
+    clip: float = 6.0
+    """Most that one word says."""
+    clip_han: float = 1.25
+    """Most that one character of Han or kana says."""
+    capital_share: float = 0.375
+    """Of `clip`, for a word with a capital: often a name."""
+    unexpected_base: float = 1.0
+    """What a word must say more than the average of its script, where the script holds no expected language."""
+    longest_quotation: int = 400
+    """Characters after which a quotation or bracket is taken for the text itself."""
+    rests: int = 2
+    """Words not looked at after one that speaks for the expected language."""
+
+    def array(self) -> NDArray[np.int64]:
+        limits = np.zeros(kernel.LIMITS, np.int64)
+        limits[kernel.CLIP] = round(self.clip * NAT)
+        limits[kernel.CLIP_HAN] = round(self.clip_han * NAT)
+        limits[kernel.CAPITAL_EIGHTHS] = round(self.capital_share * 8)
+        limits[kernel.UNEXPECTED_BASE] = round(self.unexpected_base * NAT)
+        limits[kernel.WARN], limits[kernel.ERROR] = round(self.warn * NAT), round(self.error * NAT)
+        limits[kernel.FOREIGN_WARN], limits[kernel.FOREIGN_ERROR] = self.foreign_letters, self.foreign_letters_error
+        limits[kernel.LONGEST_QUOTE], limits[kernel.RESTS] = self.longest_quotation, self.rests
+        return limits
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageReading:
+    stage: Literal["warning", "error"]
+    by: Literal["script", "language"]
+    """Which of the two tests told it."""
+    start: int
+    """Index of the first character of the evidence."""
+    end: int
+    """Characters read when it was told."""
+    foreign: str
+    """ISO 639-1 code of the likeliest alternative, or the script's name in lower case."""
+    evidence: float
+    """Nats (`language`) or letters (`script`)."""
+
+
+def roles_of(languages: frozenset[str]) -> NDArray[np.uint8]:
+    """Shape (candidates,): 1 expected, 2 too near to one that is to count, 0 an alternative."""
+    roles = np.zeros(len(COLUMNS), np.uint8)
+    for language in languages:
+        for near in NEAR.get(language, frozenset()):
+            roles[COLUMN_OF[near]] = 2
+    for language in languages & COLUMN_OF.keys():
+        roles[COLUMN_OF[language]] = 1
+    return roles
+
+
+def announced(context: str, by: str, what: int) -> bool:
+    """True where the text before a turn names what follows."""
+    return names_script(context, what) if by == "script" else names_language(context, COLUMNS[what])
+
+
+class LanguageReader:
+    """State of one output, about 3 KB. Where pieces are cut changes nothing but when a reading is told."""
+
+    def __init__(self, expectation: Expectation, limits: LanguageLimits | None = None) -> None:
+        self._model = language_model()
+        self._limits = (limits or LanguageLimits()).array()
+        self._state = np.zeros(kernel.FIELDS, np.int64)
+        self._word = np.zeros(kernel.WORD, np.uint8)
+        self._totals = np.zeros(len(COLUMNS), np.int32)
+        self._evidence = np.zeros(len(COLUMNS), np.int32)
+        self._starts = np.zeros(len(COLUMNS), np.int64)
+        self._roles = roles_of(expectation.languages)
+        self._tally = np.zeros(0, np.int64)
+        self._tail = ""
+        self._expectation = expectation
+        self._waiting: str | None = None if expectation.is_known else ""
+        self._expect(expectation)
+
+    @property
+    def expectation(self) -> Expectation:
+        return self._expectation
+
+    def push(self, piece: str) -> list[LanguageReading]:
+        if self._state[kernel.ERRED] or self._expectation.anything:
+            return []
+        if self._waiting is None:
+            return self._read(piece)
+        wanted = LEARNED_FROM - len(self._waiting)
+        self._waiting += piece[:wanted]
+        if len(self._waiting) < LEARNED_FROM:
+            return []
+        return self._learn() + self._read(piece[wanted:])
+
+    def end(self) -> list[LanguageReading]:
+        """The output is over; its last word counts."""
+        found = self._learn() if self._waiting else []
+        if not self._state[kernel.ERRED] and not self._expectation.anything:
+            # A line break ends the last word.
+            found += self._read("\n")
+        return found
+
+    def _expect(self, expectation: Expectation) -> None:
+        self._expectation = expectation
+        self._state[kernel.EXPECTED] = expectation.scripts
+        self._roles[:] = roles_of(expectation.languages)
+        if not expectation.languages:
+            self._roles[:] = 2
+
+    def _learn(self) -> list[LanguageReading]:
+        start, self._waiting = self._waiting or "", None
+        self._expect(expectation_from_start(start, self._expectation.scripts))
+        return self._read(start)
+
+    def _arrays(self) -> tuple[Any, ...]:
+        return (
+            self._state,
+            self._word,
+            (self._totals, self._evidence, self._starts, self._roles),
+            self._tally,
+            self._model,
+            self._limits,
+        )
+
+    def _read(self, piece: str) -> list[LanguageReading]:
+        found: list[LanguageReading] = []
+        data = np.frombuffer(piece.encode("utf-8", "surrogatepass"), np.uint8)
+        at, first = 0, int(self._state[kernel.CHARACTER])
+        while at < len(data) and not self._state[kernel.ERRED]:
+            at = kernel.advance(data, at, *self._arrays())
+            found += self._told(piece, first)
+        self._tail = (self._tail + piece[-TAIL:])[-TAIL:]
+        return found
+
+    def _told(self, piece: str, first: int) -> list[LanguageReading]:
+        """What the kernel stopped at, unless the text before it names it; `first` is the index of the piece."""
+        state = self._state
+        event, what = int(state[kernel.EVENT]), int(state[kernel.EVENT_WHAT])
+        state[kernel.EVENT] = kernel.NO_EVENT
+        if not event:
+            return []
+        by: Literal["script", "language"] = "script" if event == kernel.FOREIGN_SCRIPT_SEEN else "language"
+        if announced(self._before(int(state[kernel.EVENT_START]), piece, first), by, what):
+            self._accept(by, what)
+            return []
+        stage: Literal["warning", "error"] = "error" if state[kernel.WARNED] else "warning"
+        state[kernel.ERRED if stage == "error" else kernel.WARNED] = 1
+        evidence = float(state[kernel.FOREIGN]) if by == "script" else float(self._evidence[what]) / NAT
+        foreign = Script(what).name.lower() if by == "script" else COLUMNS[what]
+        start, end = int(state[kernel.EVENT_START]), int(state[kernel.CHARACTER])
+        return [LanguageReading(stage, by, start, end, foreign, evidence)]
+
+    def _before(self, start: int, piece: str, first: int) -> str:
+        """Up to CONTEXT characters before `start`, as far as they are kept."""
+        end = int(self._state[kernel.CHARACTER])
+        oldest = max(0, end - TAIL, start - CONTEXT)
+        known = self._tail if not piece else self._tail + piece
+        offset = (first if piece else end) - len(self._tail)
+        return known[max(0, oldest - offset) : max(0, start - offset)]
+
+    def _accept(self, by: str, what: int) -> None:
+        if by == "script":
+            self._state[kernel.EXPECTED] |= 1 << what
+            self._state[kernel.FOREIGN] = 0
+        else:
+            self._roles[what] = 2
+            self._evidence[what] = 0

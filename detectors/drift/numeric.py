@@ -1,0 +1,160 @@
+"""One update of a numeric series, compiled: the bin of its rank, the bets on it, the urn that it joins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from checkengine.detectors.drift.compiled import compiled, scrambled
+from checkengine.detectors.drift.urn import bin_of, keep_extremes, key_of, ordered_bits, set_tails, sum_up, warm
+from checkengine.detectors.drift.wagers import forget_bets, settle, tell
+
+STANDARD_ERRORS = 4.0
+"""Lag-1 autocorrelation at which a series counts as dependent; 1 in 16,000 independent ones does, a check."""
+CALM = 20.0
+"""While a bet has won more than this, a check for dependence waits: the change itself looks like dependence."""
+
+
+@compiled
+def update_many(
+    all_series: Any,
+    all_urns: Any,
+    all_sums: Any,
+    numbers: Any,
+    values: Any,
+    strata: Any,
+    design: Any,
+    baseline: Any,
+    threshold: Any,
+    alarms: Any,
+) -> Any:
+    """Updates in the order of the arrays; alarms go to rows of `alarms` (`wagers.tell`); returns how many."""
+    found = 0
+    for index in range(numbers.shape[0]):
+        number = numbers[index]
+        series, urns = all_series[number], all_urns[number]
+        update(series, urns, all_sums[number], values[index], strata[index], design, baseline)
+        if series.total >= threshold:
+            tell(series, index, design.weights, alarms[found])
+            found += 1
+            start_again(series, urns)
+    return found
+
+
+@compiled
+def update(series: Any, urns: Any, sums: Any, value: Any, stratum: Any, design: Any, baseline: Any) -> None:
+    """A value that is not finite is counted and skipped."""
+    if not np.isfinite(value):
+        series.skipped += 1
+        return
+    value = _whitened(series, value)
+    series.seen += 1
+    urn, seed, bits = urns[stratum], series.seed + np.uint64(stratum), ordered_bits(value)
+    if urn.seen < design.warm_up:
+        if warm(urn, bits, seed, design):
+            sum_up_kept(urn, sums[stratum], design)
+    else:
+        key, edges = key_of(bits, seed, urn.seen), design.table.shape[0] - 1
+        place = bin_of(urn.words, edges, key)
+        if series.seen > baseline:
+            series.total = settle(series, _gains(urn, sums[stratum], place, design), design.weights)
+        _draw(urn, sums[stratum], key, place, design)
+    _check_dependence(series, urns, baseline)
+
+
+@compiled
+def sum_up_kept(urn: Any, sums: Any, design: Any) -> None:
+    if sums.shape[0] > 0:
+        sum_up(urn.gaps, design.table, sums)
+
+
+@compiled
+def _gains(urn: Any, sums: Any, place: Any, design: Any) -> Any:
+    """What each bet multiplies by; each has mean 1 under the null, or at most 1 within the tolerance."""
+    count, tilts = np.float64(urn.seen + 1), design.table[place]
+    bets = tilts.shape[0]
+    ways = bets - design.shares.shape[0]
+    if sums.shape[0] == 0:
+        sums = np.empty(bets)
+        sum_up(urn.gaps, design.table, sums)
+    gains = np.empty(bets)
+    for bet in range(ways):
+        gains[bet] = tilts[bet] * count / (sums[bet] * design.allowance[bet])
+    for bet in range(ways, bets):
+        gains[bet] = _tail_gain(tilts[bet], sums[bet], design.shares[bet - ways], count) / design.allowance[bet]
+    return gains
+
+
+@compiled
+def _tail_gain(tilt: Any, inside: Any, share: Any, count: Any) -> Any:
+    """No bet where the tail already holds its share."""
+    if share * count <= inside:
+        return 1.0
+    return share * count / inside if tilt > 0.0 else (1.0 - share) * count / (count - inside)
+
+
+@compiled
+def _draw(urn: Any, sums: Any, key: Any, place: Any, design: Any) -> None:
+    """The value joins the baseline."""
+    urn.gaps[place] += 1
+    urn.seen += 1
+    for bet in range(sums.shape[0]):
+        sums[bet] += design.table[place, bet]
+    keep_extremes(urn.words, key, design.table.shape[0] - 1, design.kept)
+    if urn.seen & (urn.seen - 1) == 0:
+        set_tails(urn, design)
+        sum_up_kept(urn, sums, design)
+
+
+@compiled
+def _whitened(series: Any, value: Any) -> Any:
+    """The residual of a first-order autoregression whose coefficient is estimated from everything before."""
+    if series.seen == 0:
+        series.centre = series.previous = value
+    now, before = value - series.centre, series.previous - series.centre
+    residual = value - series.phi * series.previous if series.whiten else value
+    series.products += now * before
+    series.squares += now * now
+    series.centre += now / (series.seen + 1)
+    series.previous = value
+    if series.whiten and series.squares > 0.0:
+        series.phi = max(-0.99, min(0.99, series.products / series.squares))
+    return residual
+
+
+@compiled
+def _check_dependence(series: Any, urns: Any, baseline: Any) -> None:
+    """When the count reaches the baseline and each power of two after it."""
+    seen = series.seen
+    if seen == baseline or (seen > baseline and seen & (seen - 1) == 0):
+        series.due = 1
+    if not series.due or series.page.max() > CALM:
+        return
+    series.due = 0
+    if series.squares <= 0.0 or series.whiten:
+        return
+    correlation = series.products / series.squares
+    if abs(correlation) * np.sqrt(np.float64(seen)) < STANDARD_ERRORS:
+        return
+    series.dependent = 1
+    if urns.shape[0] == 1:
+        series.whiten, series.phi = 1, correlation
+        forget_urns(urns)
+        forget_bets(series)
+
+
+@compiled
+def forget_urns(urns: Any) -> None:
+    for stratum in range(urns.shape[0]):
+        urns[stratum].seen = 0
+
+
+@compiled
+def start_again(series: Any, urns: Any) -> None:
+    """After an alarm: a new baseline from what comes now."""
+    forget_urns(urns)
+    forget_bets(series)
+    series.seed = scrambled(series.seed, series.seen)
+    series.seen = series.whiten = series.dependent = series.due = 0
+    series.centre = series.squares = series.products = series.phi = 0.0

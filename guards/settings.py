@@ -96,6 +96,79 @@ class SaladSettings(GuardSettings):
     """Nats at which it counts. Each nat more makes a false finding about three times rarer and comes a token later."""
 
 
+class SamplerSettings(GuardSettings):
+    """A token that the sampler may not have drawn, or too many that are hard to believe."""
+
+    budget_microseconds: float = Field(2000.0, gt=0)
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """Of the sampler's arithmetic; `auto` takes the dtype of the logits that it is given."""
+    false_alarm_probability: float = Field(1e-9, gt=0, lt=1)
+    """Of an honest sequence ever being accused by evidence, however long it is."""
+    replica_steps: float = Field(1e12, ge=1e3)
+    """Steps of an honest replica between two false accusations by evidence, on average, or more."""
+    measured_rows: int = Field(16, ge=1)
+    """Sampled rows of a step that are measured, in turn; every greedy row is."""
+    redrawn_rows: int = Field(1, ge=0)
+    """Sampled rows of a step that are drawn again, in turn, where the engine can."""
+
+
+class RecurrenceSettings(GuardSettings):
+    """A looped block whose state grows geometrically."""
+
+    budget_microseconds_per_row: float = Field(500.0, ge=0)
+    growth: float = Field(5.0, gt=1)
+    """Of the change a loop makes, at a steady rate, that is told."""
+    fewest_loops: int = Field(6, ge=3)
+    window: int = Field(48, ge=8, le=4096)
+    """Loops that growth is looked for in: a radius below growth^(1/window) is not found."""
+
+
+class EmbeddingSettings(GuardSettings):
+    """Embedding vectors that carry nothing."""
+
+    budget_microseconds_per_row: float = Field(100.0, ge=0)
+
+
+class SpeculationSettings(GuardSettings):
+    """Accepted draft tokens of a sequence; the defaults are those that z.ai stop requests by."""
+
+    least_length: float = Field(1.4, ge=1)
+    """Tokens a verification; n-gram drafts accept less by nature: set it to 1 for these."""
+    most_rate: float = Field(0.96, gt=0, le=1)
+    tokens: int = Field(128, ge=8)
+    """Output tokens before either counts."""
+
+
+class LatencySettings(GuardSettings):
+    """Late tokens; without a limit nothing is late."""
+
+    ttft_seconds: float | None = Field(None, gt=0)
+    tbt_seconds: float | None = Field(None, gt=0)
+    burst: float = Field(8.0, ge=1)
+    """Late tokens in a row (of ttft: sequences) that are told."""
+    forgiven: float = Field(0.25, ge=0, le=1)
+    """Late ones that one in time makes good."""
+
+
+class DriftSettings(GuardSettings):
+    """A series of measurements whose distribution changes."""
+
+    baseline: int = Field(1000, ge=200)
+    """Values before a change can be told; the baseline keeps growing afterwards."""
+    requests_per_false_alarm: float = Field(1e6, gt=1)
+    """Over all series together, when each gets a value a request; at least so many on average…"""
+    series: int = Field(32, ge=1)
+    """…as long as there are no more series than this."""
+    inputs: tuple[str, ...] = ("prompt_length", "prompt_tokens", "input_length", "arrival_rate", "arrival_gap", "turns")
+    """Series that users change, not the model: a change of these is told as INFO and alarms nobody."""
+    tolerance: float = Field(0.0, ge=0, le=1)
+    """Shift in standard deviations, and ratio of spreads above 1, that are no drift."""
+    given_tolerance: float = Field(0.1, ge=0, le=1)
+    """The same for a series that is judged given its input: an input does not tell all clients apart."""
+    bands: int = Field(10, ge=2, le=11)
+    """Of the input, within which an output is judged."""
+
+
 class GuardsSettings(Section):
     """`[guards]`: one table a guard, by the guard's name."""
 
@@ -108,11 +181,17 @@ class GuardsSettings(Section):
     nonfinite: NonFiniteSettings = Field(default_factory=NonFiniteSettings)
     uniform: UniformSettings = Field(default_factory=UniformSettings)
     impossible_token: ImpossibleTokenSettings = Field(default_factory=ImpossibleTokenSettings)
+    sampler: SamplerSettings = Field(default_factory=SamplerSettings)
+    recurrence: RecurrenceSettings = Field(default_factory=RecurrenceSettings)
+    embeddings: EmbeddingSettings = Field(default_factory=EmbeddingSettings)
+    speculation: SpeculationSettings = Field(default_factory=SpeculationSettings)
+    latency: LatencySettings = Field(default_factory=LatencySettings)
     ignored_stop: IgnoredStopSettings = Field(default_factory=IgnoredStopSettings)
     repetition: RepetitionSettings = Field(default_factory=RepetitionSettings)
     tool_calls: ToolCallSettings = Field(default_factory=ToolCallSettings)
     salad: SaladSettings = Field(default_factory=SaladSettings)
     language: LanguageSettings = Field(default_factory=LanguageSettings)
+    drift: DriftSettings = Field(default_factory=DriftSettings)
 
     def of(self, guard: str) -> GuardSettings:
         """A guard's settings by name; a guard that has no table of its own gets the common defaults (it observes)."""

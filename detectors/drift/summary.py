@@ -1,0 +1,48 @@
+"""What a series looked like: quantiles of all its values and its last few values, for a person to read.
+
+The quantiles are a KLL sketch (Karnin, Lang, Liberty 2016; Apache DataSketches): of any two replicas' sketches the
+merge is again a sketch of both, with the same error, whatever the order. No alarm is decided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from datasketches import kll_floats_sketch
+from numpy.typing import NDArray
+
+RECENT = 64
+"""Last values that are kept."""
+
+
+class Summary:
+    """`size`: KLL's k; ranks are off by 2.7 % at 100 and 8 % at 32, 1.4 KB and 0.7 KB whatever the traffic."""
+
+    def __init__(self, size: int = 100) -> None:
+        self._sketch = kll_floats_sketch(size)
+        self._recent: NDArray[np.float32] = np.empty(0, np.float32)
+
+    def __len__(self) -> int:
+        return int(self._sketch.n)
+
+    @property
+    def state_bytes(self) -> int:
+        return len(self._sketch.serialize()) + 4 * RECENT
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Values that are no numbers are left out."""
+        finite = values[np.isfinite(values)].astype(np.float32)
+        if len(finite):
+            self._sketch.update(finite)
+            self._recent = np.concatenate([self._recent, finite[-RECENT:]])[-RECENT:]
+
+    def merge(self, other: Summary) -> None:
+        """The quantiles become those of both; the recent values stay this one's."""
+        self._sketch.merge(other._sketch)
+
+    def quantiles(self, at: Sequence[float]) -> list[float]:
+        return [float(each) for each in self._sketch.get_quantiles(list(at))] if len(self) else [float("nan")] * len(at)
+
+    def recent_quantiles(self, at: Sequence[float]) -> list[float]:
+        return [float(each) for each in np.quantile(self._recent, at)] if len(self._recent) else [float("nan")] * len(at)

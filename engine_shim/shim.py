@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from checkengine.detectors import row_stats
 from checkengine.detectors.logits.stats import Level, RowStats
+from checkengine.detectors.recurrence import LoopNorms
+from checkengine.detectors.recurrence_hook import RecurrenceWatch, last_rows, watch_recurrence
 from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.engine_shim.parts import Part
 from checkengine.engine_shim.possible import PossibleActions
@@ -83,6 +85,7 @@ class Shim:
         self._handles: dict[str, int] = {}
         """By name, the live handle: a retried sequence begins under its old name."""
         self._rows = RowNames()
+        self._loops: list[LoopNorms] = []
         self._possible = PossibleActions(adapter.capabilities)
         self._measuring = self._part("measuring logits")
         self._recording = self._part("the recorder")
@@ -111,6 +114,11 @@ class Shim:
         """Sequences are over and no further step will tell it, as `StepRecord.ended` does."""
         for handle in handles:
             self._following.run(self._forget, handle)
+
+    def watch_loop(self, module: torch.nn.Module, within: torch.nn.Module) -> RecurrenceWatch:
+        """Feed the recurrence guard: `module` is called several times in one forward pass of `within`, on a state of
+        shape (rows, tokens, dimension) or (1, packed tokens, dimension). Close what is returned to end it."""
+        return watch_recurrence(module, self._loops.append, within=within)
 
     def arm(self) -> None:
         """Switch everything on again that failed or was switched off as a whole. Any thread may call it."""
@@ -164,6 +172,20 @@ class Shim:
             self._rows = RowNames(key, tuple([start.name for start in starts]), prompts)
         return self._rows
 
+    def _take_loops(self, record: StepRecord, rows: int) -> LoopNorms | None:
+        """The last pass's, of the last token of each row that samples; None where its shape says nothing of rows."""
+        if not self._loops:
+            return None
+        norms = self._loops[-1]
+        self._loops.clear()
+        positions, tokens = norms.hidden.shape[1], len(record.token_ids)
+        if positions == tokens:
+            return norms.rows(last_rows(record.query_lengths)[record.samples])
+        if positions % rows == 0 and rows:
+            width = positions // rows
+            return norms.rows(np.arange(rows, dtype=np.int64) * width + width - 1)
+        return None
+
     def _begin(self, start: SequenceStart) -> None:
         self._live[start.handle] = start
         self._handles[start.name] = start.handle
@@ -195,7 +217,19 @@ class Shim:
 class StepScope:
     """One step under watch."""
 
-    __slots__ = ("_actions", "_cpu", "_enabled", "_findings", "_record", "_shim", "_started", "_stats")
+    __slots__ = (
+        "_actions",
+        "_cpu",
+        "_enabled",
+        "_final",
+        "_findings",
+        "_record",
+        "_scores",
+        "_shim",
+        "_started",
+        "_stats",
+        "_version",
+    )
 
     def __init__(self, shim: Shim, record: StepRecord) -> None:
         self._shim = shim
@@ -203,6 +237,9 @@ class StepScope:
         self._enabled = shim.enabled
         """As of the step's begin: a switch in its midst would leave half a record."""
         self._stats: RowStats | None = None
+        self._scores: torch.Tensor | None = None
+        self._version = 0
+        self._final = False
         self._findings: list[Finding] = []
         self._actions: list[Action] = []
         self._cpu = 0
@@ -224,12 +261,20 @@ class StepScope:
         return self
 
     def logits(self, logits: torch.Tensor) -> None:
-        """Raw logits of the sampling rows, shape (rows, vocabulary), before masks and penalties; returns at once."""
+        """Raw logits of the sampling rows, shape (rows, vocabulary), before masks and penalties; returns at once.
+
+        The sampler guard reads them once more in `tokens`; logits that torch has changed in place since are left out.
+        """
         if not self._enabled or not length_of(logits):
             return
         before = time.thread_time_ns()
         self._shim._measuring.run(self._measure, logits)
         self._cpu += time.thread_time_ns() - before
+
+    def sampled_from(self, scores: torch.Tensor) -> None:
+        """What the sampler gets instead of the raw logits: penalties, biases and masks in them, before temperature and
+        truncation; shape as `logits`, row-aligned with it. Between `logits` and `tokens`; not needed."""
+        self._scores, self._version, self._final = scores, version_of(scores), True
 
     def tokens(self, tokens: NDArray[np.int32]) -> list[Action]:
         """Tokens sampled for the sampling rows, shape (rows,); returns what is to be done before they are committed."""
@@ -250,6 +295,7 @@ class StepScope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._shim.cpu_seconds += self._cpu * 1e-9
+        self._scores = None
         if self._enabled:
             self._shim._telling.run(self._publish)
 
@@ -264,6 +310,7 @@ class StepScope:
         if len(logits) != rows:
             raise ValueError(f"{len(logits)} rows of logits for {rows} rows that sample in step {self._record.step}")
         self._stats = row_stats(logits, self._shim.level_for(rows))
+        self._scores, self._version, self._final = logits, version_of(logits), False
 
     def _guard(self, tokens: NDArray[np.int32]) -> None:
         tokens = as_token_ids(tokens)
@@ -286,6 +333,7 @@ class StepScope:
             if len(tokens) != len(handles):
                 raise ValueError(f"{len(tokens)} tokens for {len(handles)} rows that sample in step {record.step}")
         rows = self._shim._rows_of(handles)
+        scores = self._unchanged_scores(len(handles))
         return StepView(
             step=record.step,
             time=self._started,
@@ -294,7 +342,21 @@ class StepScope:
             stats=self._stats,
             prompt_lengths=rows.prompts,
             output_lengths=known - rows.prompts,
+            scores=scores,
+            scores_final=self._final,
+            redraw=None if scores is None or self._final else self._redraw(rows.names, scores),
+            loops=self._shim._take_loops(record, len(handles)),
         )
+
+    def _unchanged_scores(self, rows: int) -> torch.Tensor | None:
+        """In CPU memory only: reading a device would wait for it (design rule 5)."""
+        scores = self._scores
+        fits = scores is not None and scores.device.type == "cpu" and scores.ndim == 2 and len(scores) == rows
+        return scores if fits and version_of(scores) == self._version else None
+
+    def _redraw(self, names: tuple[str, ...], scores: torch.Tensor) -> Callable[[int], int] | None:
+        redraw = getattr(self._shim.adapter, "redraw", None)
+        return None if redraw is None else lambda row: redraw(names[row], scores[row])
 
     def _finish(self, recorder: Recorder, tokens: NDArray[np.int32]) -> None:
         record, stats = self._record, self._stats
@@ -318,6 +380,15 @@ class StepScope:
         bus.publish(
             StepMeasured(record.step, len(record.handles), len(record.token_ids), seconds, self._cpu * 1e-9, now)
         )
+
+
+def version_of(logits: object) -> int:
+    """Counts what torch wrote into a tensor in place; what numpy wrote into its memory shows in no count."""
+    try:
+        return int(logits._version)  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):
+        # Tensors made in inference mode have no count.
+        return -1
 
 
 def length_of(rows: object) -> int:

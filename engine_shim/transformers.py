@@ -158,7 +158,9 @@ class WatchedCall:
             self._record = self._make_record(live, input_ids)
             self._scope = self._shim.step(self._record)
             self._scope.__enter__()
-        self._scope.logits(raw if len(live) == len(raw) else raw[torch.from_numpy(live).to(raw.device)])
+        whole, rows = len(live) == len(raw), torch.from_numpy(live).to(raw.device)
+        self._scope.logits(raw if whole else raw[rows])
+        self._scope.sampled_from(scores if whole else scores[rows])
         return self._sampleable(scores, live)
 
     def _sampleable(self, scores: torch.Tensor, live: NDArray[np.int64]) -> torch.Tensor:
@@ -297,10 +299,20 @@ def describe_call(model: Any, tokenizer: Any, name: str, arguments: Mapping[str,
         ignores_stop=explicit and not ends,
         pad_token=pads[0],
         attention_mask=None if model.config.is_encoder_decoder else arguments.get("attention_mask"),
-        sampling={"temperature": config.temperature if config.do_sample else 0.0},
+        sampling=sampling_of(config),
         guided=config.guidance_scale not in (None, 1),
         keeps_bad_tokens=arguments.get("streamer") is not None,
     )
+
+
+def sampling_of(config: Any) -> dict[str, object]:
+    """What happens to the scores behind our processor."""
+    if not config.do_sample:
+        return {"temperature": 0.0}
+    names = ("top_k", "top_p", "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff")
+    given = {name: value for name in names if (value := getattr(config, name, None)) is not None}
+    temperature = 1.0 if config.temperature is None else config.temperature
+    return {"temperature": temperature, **given, "masked": getattr(config, "watermarking_config", None) is not None}
 
 
 def flags_of(arguments: Mapping[str, Any]) -> dict[str, Any]:

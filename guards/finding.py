@@ -19,6 +19,9 @@ class Severity(IntEnum):
 CAUSE_ORDER: tuple[str, ...] = (
     "logits.nonfinite",
     "logits.uniform",
+    "embedding.nonfinite",
+    "embedding.zero",
+    "embedding.constant",
     "token.impossible",
     "sampler.inconsistent",
     "kv.integrity",

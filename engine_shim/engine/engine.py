@@ -21,7 +21,7 @@ from checkengine.engine_shim.engine.outlet import Outlet
 from checkengine.engine_shim.engine.probe import prepare
 from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNote, Output
 from checkengine.engine_shim.engine.runner import ModelRunner
-from checkengine.engine_shim.engine.sampler import SamplingRow, sample_rows
+from checkengine.engine_shim.engine.sampler import SamplingRow, masked_tokens, sample, sample_rows
 from checkengine.engine_shim.engine.scheduler import ScheduledStep, Scheduler
 from checkengine.engine_shim.engine.sequence import LiveSequence
 from checkengine.engine_shim.engine.stops import TextStream
@@ -173,26 +173,22 @@ class Engine:
         with GuardedStep(self.shim, batch.record()) as step:
             logits = self.runner.forward(batch)
             step.logits(logits)
-            tokens = sample_rows(logits, self._sampling_rows(scheduled))
+            tokens = sample_rows(logits, self._sampling_rows(scheduled, logits))
             for action in step.tokens(tokens):
                 self.apply(action)
         self.steps += 1
         return self._commit(scheduled, tokens)
 
-    def _sampling_rows(self, scheduled: ScheduledStep) -> list[SamplingRow]:
-        rows = []
+    def _sampling_rows(self, scheduled: ScheduledStep, logits: torch.Tensor) -> list[SamplingRow]:
+        rows: list[SamplingRow] = []
         for sequence, samples in zip(scheduled.sequences, scheduled.batch.samples, strict=True):
             if samples:
                 request, output = sequence.request, sequence.output
-                masked = any(fault.masks_stop(output) for fault in self.faults)
-                rows.append(
-                    SamplingRow(
-                        request.sampling,
-                        request.prompt_tokens,
-                        output,
-                        tuple(sequence.stop_tokens) if masked else (),
-                    )
-                )
+                masked: tuple[int, ...] = ()
+                if self.faults:
+                    scores, position = logits[len(rows)], len(sequence.tokens)
+                    masked = masked_tokens(self.faults, scores, position, output, sequence.stop_tokens)
+                rows.append(SamplingRow(request.sampling, request.prompt_tokens, output, masked))
         return rows
 
     def _commit(self, scheduled: ScheduledStep, tokens: Ints) -> list[Output]:
@@ -301,6 +297,11 @@ class Engine:
     def tokens(self, sequence: str) -> tuple[Sequence[int], Sequence[int]]:
         live = self._live[sequence]
         return live.request.prompt_tokens, live.output
+
+    def redraw(self, sequence: str, logits: torch.Tensor) -> int:
+        """The sequence's coming token from raw logits of shape (vocabulary,), by a sampler without planted faults."""
+        live = self._live[sequence]
+        return sample(logits.numpy(), live.request.sampling, live.request.prompt_tokens, live.output, len(live.tokens))
 
     def snapshot(self, blocks: Ints) -> MemoryImage:
         return self.memory.image(blocks)

@@ -19,7 +19,7 @@ from checkengine.engine_shim.engine.op_hashes import OpHashes
 from checkengine.engine_shim.engine.probe import prepare
 from checkengine.engine_shim.engine.request import SamplingParameters
 from checkengine.engine_shim.engine.runner import ModelRunner
-from checkengine.engine_shim.engine.sampler import SamplingRow, sample_rows
+from checkengine.engine_shim.engine.sampler import SamplingRow, masked_tokens, sample_rows
 from checkengine.engine_shim.faults import build_faults
 from checkengine.engine_shim.faults.fault import Fault
 from checkengine.engine_shim.models import ModelError, model_directory
@@ -119,7 +119,7 @@ class EmbeddedExecutor:
         ops = OpHashes(batch.first_tokens) if hashes else None
         set_threads(self._threads)
         logits = runner.forward(batch, observer=ops)
-        tokens = sample_rows(logits, self._sampling_rows(step, faulty=kernel == "paged"))
+        tokens = sample_rows(logits, self._sampling_rows(step, logits, self._faults if kernel == "paged" else ()))
         return StepOutput(row_stats(logits, "full"), tokens, ops.entries if ops else [])
 
     def _refuse_kernel(self, kernel: str) -> None:
@@ -133,19 +133,14 @@ class EmbeddedExecutor:
             self._wide = copy.deepcopy(self._model).double()
         return self._wide
 
-    def _sampling_rows(self, step: ReplayStep, *, faulty: bool) -> list[SamplingRow]:
+    def _sampling_rows(self, step: ReplayStep, logits: torch.Tensor, faults: Sequence[Fault]) -> list[SamplingRow]:
         rows = []
-        for handle in step.record.sampling_handles.tolist():
+        for row, handle in enumerate(step.record.sampling_handles.tolist()):
             start, output = step.starts[handle], step.outputs[handle]
-            masked = faulty and any(fault.masks_stop(output) for fault in self._faults)
-            rows.append(
-                SamplingRow(
-                    SamplingParameters.model_validate(dict(start.sampling)),
-                    start.prompt_tokens,
-                    output,
-                    tuple(start.stop_tokens) if masked else (),
-                )
-            )
+            position = len(start.prompt_tokens) + len(output)
+            masked = masked_tokens(faults, logits[row], position, output, start.stop_tokens) if faults else ()
+            sampling = SamplingParameters.model_validate(dict(start.sampling))
+            rows.append(SamplingRow(sampling, start.prompt_tokens, output, masked))
         return rows
 
 

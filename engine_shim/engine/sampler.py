@@ -7,7 +7,7 @@ nearly tie. (Maddison et al. 2014, "A* Sampling".)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from checkengine.engine_shim.engine.compiling import compiled
 from checkengine.engine_shim.engine.request import SamplingParameters
+from checkengine.engine_shim.faults.fault import Fault
 
 Floats = NDArray[np.float32]
 
@@ -48,6 +49,16 @@ class SamplingRow:
     output_tokens: Sequence[int]
     masked: Sequence[int] = ()
     """Tokens that are masked out of sampling."""
+
+
+def masked_tokens(
+    faults: Sequence[Fault], logits: torch.Tensor, position: int, output_tokens: Sequence[int], stops: Collection[int]
+) -> tuple[int, ...]:
+    """What planted faults keep one row's token from being: the only masks that this engine has."""
+    masked = {token for fault in faults for token in fault.loses(logits, position)}
+    if any(fault.masks_stop(output_tokens) for fault in faults):
+        masked.update(stops)
+    return tuple(sorted(masked))
 
 
 def sample_rows(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> NDArray[np.int32]:

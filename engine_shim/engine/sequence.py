@@ -59,4 +59,5 @@ class LiveSequence:
             stop_tokens=tuple(sorted(self.stop_tokens)),
             ignores_stop=request.sampling.ignore_eos,
             language=request.language,
+            arrived=request.arrived or None,
         )

@@ -6,12 +6,15 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from checkengine.engine_shim.faults.approximate_top_k import ApproximateTopK
 from checkengine.engine_shim.faults.fault import Fault
 from checkengine.engine_shim.faults.masked_stop import MaskedStop
 from checkengine.engine_shim.faults.nan_attention import NanAttention
 from checkengine.engine_shim.faults.over_read import OverRead
 
-FAULTS: Mapping[str, type[Fault]] = {fault.name: fault for fault in (NanAttention, OverRead, MaskedStop)}
+FAULTS: Mapping[str, type[Fault]] = {
+    fault.name: fault for fault in (NanAttention, OverRead, MaskedStop, ApproximateTopK)
+}
 
 
 def describe_fault(fault: Fault) -> dict[str, Any]:
@@ -31,4 +34,13 @@ def build_faults(specs: Iterable[Mapping[str, Any]]) -> list[Fault]:
     return faults
 
 
-__all__ = ["FAULTS", "Fault", "MaskedStop", "NanAttention", "OverRead", "build_faults", "describe_fault"]
+__all__ = [
+    "FAULTS",
+    "ApproximateTopK",
+    "Fault",
+    "MaskedStop",
+    "NanAttention",
+    "OverRead",
+    "build_faults",
+    "describe_fault",
+]

@@ -34,3 +34,8 @@ class Fault:
     def masks_stop(self, output_tokens: Sequence[int]) -> bool:
         """True where the engine masks the stop tokens out of sampling for the token that follows these."""
         return False
+
+    def loses(self, logits: torch.Tensor, position: int) -> Sequence[int]:
+        """Tokens that the sampler loses when it draws the token at `position` of a sequence from these raw logits of
+        shape (vocabulary,)."""
+        return ()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 
 from checkengine.guards.bus import EventBus
 from checkengine.guards.events import BundleWritten
 from checkengine.guards.incident import IncidentBook
-from checkengine.replay.bundle import PublicKey, collect, write_bundle
+from checkengine.replay.bundle import BundleError, BundleStore, PublicKey, collect, write_bundle
 from checkengine.replay.capture import Capture
 from checkengine.replay.settings import CaptureSettings
 
@@ -44,6 +45,16 @@ class BundleWriter:
         logger.info("bundle %s of incident %s is written", path.name, incident)
         self._bus.publish(BundleWritten(path.name, incident, str(path), time.time()))
         self._collect()
+        self._push(path)
+
+    def _push(self, path: Path) -> None:
+        """The local bundle stays, so a store that is down costs a copy."""
+        if not self._settings.store:
+            return
+        try:
+            logger.info("bundle %s is copied to %s", path.name, BundleStore(self._settings.store).push(path))
+        except (BundleError, ImportError) as error:
+            logger.error("bundle %s is not copied: %s", path.name, error)
 
     def _collect(self) -> None:
         done = collect(self._settings.directory, self._settings.maximum_bundles)

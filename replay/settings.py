@@ -42,6 +42,8 @@ class CaptureSettings(Section):
     directory: Path = Path("checkengine-bundles")
     window_steps: int = Field(64, ge=1)
     """Steps before the trigger that a bundle holds."""
+    store: str = ""
+    """An fsspec URL (s3://bucket/folder…) to which each bundle is copied, besides the directory."""
     maximum_bundles: int = Field(100, ge=1)
     """Bundles kept in the directory; the oldest are removed, but for those that are held."""
 

@@ -79,6 +79,32 @@ def import_one(
     typer.echo(str(import_bundle(file, chosen(directory, config), name)))
 
 
+@app.command()
+def push(
+    bundle: Path = BUNDLE,
+    url: str = typer.Argument(help="An fsspec URL: s3://bucket/folder, gs://…, file:///…"),
+    content: bool = typer.Option(True, "--content/--no-content", help="With the encrypted content."),
+) -> None:
+    """Copy a bundle to an object store; the marker goes last."""
+    from checkengine.replay.bundle import AccessLog, BundleStore
+
+    if content:
+        AccessLog.of_this_deployment().add("export", bundle.name, url)
+    typer.echo(BundleStore(url).push(bundle, content=content))
+
+
+@app.command()
+def pull(
+    url: str = typer.Argument(help="The bundle's URL."),
+    directory: Path | None = DIRECTORY,
+    config: Path | None = CONFIG,
+) -> None:
+    """Fetch a bundle from an object store; it gets its name once it verifies."""
+    from checkengine.replay.bundle import fetch
+
+    typer.echo(str(fetch(url, chosen(directory, config))))
+
+
 @app.command("rm")
 def remove_one(
     bundle: Path = BUNDLE, force: bool = typer.Option(False, "--force", help="Even if the bundle is held.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,9 @@ app = typer.Typer()
 
 @app.command()
 def replay(
-    bundle: Path = typer.Argument(help="A bundle's directory."),
+    bundle: str | None = typer.Argument(None, help="A bundle's directory or URL."),
+    store: str | None = typer.Option(None, help="Directory or URL of bundles; with --incident, instead of BUNDLE."),
+    incident: str | None = typer.Option(None, help="The incident whose first bundle is replayed."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a summary."),
     report: Path | None = typer.Option(None, help="Write an HTML report that opens offline."),
     kernel: str | None = typer.Option(None, help="Replay with this kernel instead of the recorded one; no verdict."),
@@ -34,8 +37,34 @@ def replay(
     """
     if confidential not in ("none", "default", "full"):
         raise typer.BadParameter(f"{confidential!r} is not one of none, default, full", param_hint="--confidential")
+    if (bundle is None) == (store is None) or (store is None) != (incident is None):
+        raise typer.BadParameter("give either a bundle, or --store and --incident")
     names = cast(Literal["none", "default", "full"], confidential)
-    raise typer.Exit(guarded(lambda: examine(bundle, kernel, as_json, report, names)))
+    with tempfile.TemporaryDirectory(prefix="checkengine-") as fetched:
+
+        def run() -> int:
+            path = located(bundle, store, incident, Path(fetched))
+            return examine(path, kernel, as_json, report, names)
+
+        code = guarded(run)
+    raise typer.Exit(code)
+
+
+def located(bundle: str | None, store: str | None, incident: str | None, fetched: Path) -> Path:
+    """The bundle's folder; what lies in an object store is brought into `fetched`."""
+    from checkengine.replay.bundle import BundleError, BundleStore, fetch, is_url
+
+    if bundle is not None:
+        return fetch(bundle, fetched) if is_url(bundle) else Path(bundle)
+    assert store is not None
+    assert incident is not None
+    if not is_url(store) and not Path(store).is_dir():
+        raise BundleError(f"there is no folder {store}: give a directory of bundles or its URL")
+    bundles = BundleStore(store)
+    names = bundles.of_incident(incident)
+    if not names:
+        raise BundleError(f"no bundle of incident {incident} in {store}: `checkengine bundles ls` lists what is there")
+    return bundles.pull(names[0], fetched) if is_url(store) else Path(store) / names[0]
 
 
 def examine(

@@ -7,6 +7,7 @@ from checkengine.replay.bundle.identity import Identity, PublicKey, own_identity
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.privacy import DeploymentKey
 from checkengine.replay.bundle.read import BundleReader
+from checkengine.replay.bundle.remote import BundleStore, fetch, is_url
 from checkengine.replay.bundle.retention import Collected, collect, erase_logged, erase_subject
 from checkengine.replay.bundle.store import append_result, bundles_in, erase_content, keep_newest, remove, results_of
 from checkengine.replay.bundle.write import write_bundle
@@ -15,6 +16,7 @@ __all__ = [
     "AccessLog",
     "BundleError",
     "BundleReader",
+    "BundleStore",
     "Collected",
     "DeploymentKey",
     "Identity",
@@ -27,9 +29,11 @@ __all__ = [
     "erase_subject",
     "expires",
     "export_bundle",
+    "fetch",
     "held",
     "hold",
     "import_bundle",
+    "is_url",
     "keep_newest",
     "own_identity",
     "release",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from checkengine.detectors.language.expectation import ALL_SCRIPTS, Expectation, expectation_of, expected_scripts
-    from checkengine.detectors.language.identify import Identity, identify
+    from checkengine.detectors.language.identifier import Identity, identify
     from checkengine.detectors.language.reader import LanguageLimits, LanguageReader, LanguageReading
     from checkengine.detectors.language.scripts import Script, script_of, script_of_piece, scripts_of
     from checkengine.detectors.language.switch import ScriptLimits, ScriptReading, ScriptSwitch
@@ -37,7 +37,7 @@ __all__ = [
 
 _MODULES = {
     "expectation": ("ALL_SCRIPTS", "Expectation", "expectation_of", "expected_scripts"),
-    "identify": ("Identity", "identify"),
+    "identifier": ("Identity", "identify"),
     "reader": ("LanguageLimits", "LanguageReader", "LanguageReading"),
     "scripts": ("Script", "script_of", "script_of_piece", "scripts_of"),
     "switch": ("ScriptLimits", "ScriptReading", "ScriptSwitch"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checkengine.detectors.language.identify import Identity, identify
+from checkengine.detectors.language.identifier import Identity, identify
 from checkengine.detectors.language.languages import NEAR, normal
 from checkengine.detectors.language.names import is_about_languages, named, requested, scripts_named
 from checkengine.detectors.language.scripts import Script, scripts_of

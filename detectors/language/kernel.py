@@ -35,9 +35,9 @@ from checkengine.detectors.language.characters import (
 ) = range(34)
 FIELDS = 34
 (
-    CLIP, CLIP_HAN, CAPITAL_EIGHTHS, UNEXPECTED_BASE, WARN, ERROR, FOREIGN_WARN, FOREIGN_ERROR, LONGEST_QUOTE, RESTS,
-) = range(10)
-LIMITS = 10
+    CLIP, CLIP_SHORT, CLIP_HAN, CAPITAL_EIGHTHS, UNEXPECTED_BASE, WARN, ERROR, FOREIGN_WARN, FOREIGN_ERROR, LONGEST_QUOTE, RESTS,
+) = range(11)
+LIMITS = 11
 NO_EVENT, FOREIGN_SCRIPT_SEEN, FOREIGN_LANGUAGE_SEEN = range(3)
 # fmt: on
 WORD = 64
@@ -45,6 +45,8 @@ WORD = 64
 LATIN, HANGUL, THAI, LAO, TIBETAN, KANA, HAN = 2, 25, 20, 21, 22, 30, 31
 CHUNK = 4
 """Characters of Han and kana, which have no spaces, that are weighed together."""
+SHORT = 3
+"""Letters of a short word: most of what holds sentences together, and what lists of foreign terms lack."""
 KANA_COUNTS = 4
 """Times as much against Chinese as a character of Han may say for it."""
 CODE_SIGN, CODE_MOST, CODE_MUTES = 12, 48, 16
@@ -148,7 +150,7 @@ def _weigh_word(state, word, word_bytes, word_start, script, length, capital, ha
     totals, evidence, starts, roles = arrays
     first, following, emits, table, _scripts, _kinds, lows, highs = model
     low, high = lows[script], highs[script]
-    clip = limits[CLIP_HAN] * length if script >= KANA else limits[CLIP]
+    clip = limits[CLIP_HAN] * length if script >= KANA else limits[CLIP_SHORT] if length <= SHORT else limits[CLIP]
     most = clip * limits[CAPITAL_EIGHTHS] // 8 if capital else clip
     if state[TOTALS] == 0 and _is_recent(state, hashed):
         return False

@@ -45,13 +45,15 @@ class LanguageLimits:
     """Letters of an unexpected script at which a turn is told (one less for each expected letter between)…"""
     foreign_letters_error: int = 40
     """…and at which it has gone on."""
-    clip: float = 6.0
-    """Most that one word says."""
+    clip: float = 4.0
+    """Most that one word says…"""
+    clip_short: float = 10.0
+    """…and one of up to three letters: these hold sentences together, and lists of foreign terms lack them."""
     clip_han: float = 1.25
     """Most that one character of Han or kana says."""
     capital_share: float = 0.375
     """Of `clip`, for a word with a capital: often a name."""
-    unexpected_base: float = 1.0
+    unexpected_base: float = 0.5
     """What a word must say more than the average of its script, where the script holds no expected language."""
     longest_quotation: int = 400
     """Characters after which a quotation or bracket is taken for the text itself."""
@@ -61,6 +63,7 @@ class LanguageLimits:
     def array(self) -> NDArray[np.int64]:
         limits = np.zeros(kernel.LIMITS, np.int64)
         limits[kernel.CLIP] = round(self.clip * NAT)
+        limits[kernel.CLIP_SHORT] = round(self.clip_short * NAT)
         limits[kernel.CLIP_HAN] = round(self.clip_han * NAT)
         limits[kernel.CAPITAL_EIGHTHS] = round(self.capital_share * 8)
         limits[kernel.UNEXPECTED_BASE] = round(self.unexpected_base * NAT)

@@ -13,8 +13,11 @@ from checkengine.detectors.language.model import NAT, language_model
 from checkengine.detectors.language.scripts import Script
 
 _ALL_WORDS = np.zeros(kernel.LIMITS, np.int64)
-_ALL_WORDS[kernel.CLIP], _ALL_WORDS[kernel.CLIP_HAN] = 8 * NAT, 3 * NAT
+_ALL_WORDS[kernel.CLIP] = _ALL_WORDS[kernel.CLIP_SHORT] = 8 * NAT
+_ALL_WORDS[kernel.CLIP_HAN] = 3 * NAT
 _ALL_WORDS[kernel.CAPITAL_EIGHTHS] = 4
+LETTERS_WORTH = {Script.HAN: 4, Script.KANA: 2, Script.HANGUL: 3}
+"""In letters of an alphabet: what a character of these says of a text's language beside words of another script."""
 KANA_SHARE = 0.05
 """Of the Han and kana letters of a text: from here on it is Japanese."""
 
@@ -32,13 +35,15 @@ class Identity:
     losses: dict[str, float]
     """Nats that each candidate of the script loses to the best word by word; empty where the script decides."""
 
-    def ahead_of(self, language: str) -> float:
-        """Nats by which `language` lags behind the winner; infinite where it has another script."""
-        if self.language == language:
+    def lag_of(self, language: str) -> float:
+        """Nats by which `language` is behind the best candidate that is not near to it: 0 where it is the best one or
+        nothing is known, infinite where it has another script."""
+        if self.language is None or self.language == language:
             return 0.0
-        if self.language is None or language not in self.losses:
-            return 0.0 if self.language is None else float("inf")
-        return self.losses[language] - self.losses[self.language]
+        if language not in self.losses:
+            return float("inf")
+        rivals = [loss for other, loss in self.losses.items() if other not in NEAR[language]]
+        return self.losses[language] - min(rivals)
 
 
 def identify(text: str, among: Iterable[str] | None = None, *, quotations: bool = True) -> Identity:
@@ -46,13 +51,16 @@ def identify(text: str, among: Iterable[str] | None = None, *, quotations: bool 
     tally, losses = _measure(text, quotations)
     letters = int(tally.sum())
     kana = int(tally[Script.KANA])
-    if kana and kana >= KANA_SHARE * (kana + tally[Script.HAN]):
+    is_japanese = kana > KANA_SHARE * (kana + tally[Script.HAN])
+    if is_japanese:
         tally[Script.HAN] += kana
         tally[Script.KANA] = 0
+    for script, worth in LETTERS_WORTH.items():
+        tally[script] *= worth
     script = Script(int(tally.argmax())) if letters else Script.COMMON
     if script in LONE:
         return Identity(LONE[script], script, letters, float("inf"), {})
-    if script == Script.HAN and kana >= KANA_SHARE * tally[Script.HAN] and kana:
+    if script == Script.HAN and is_japanese:
         return Identity("ja", script, letters, float("inf"), {})
     model = language_model()
     columns = range(int(model.lows[script]), int(model.highs[script]))

@@ -54,17 +54,27 @@ class IgnoredStopSettings(GuardSettings):
 
 
 class RepetitionSettings(GuardSettings):
-    """An exact cycle at the end of the output. It counts once all of the minima hold."""
+    """Text that repeats itself. It warns early; it may stop once it has gone on for long, or for certain."""
 
+    warn_repeated: int = Field(24, ge=16)
+    """Repeated tokens before an exact cycle is told."""
+    sign_span: int = Field(128, ge=16)
+    """Tokens that a cycle without words must cover: dividers, table rules, zero-filled numbers…"""
     minimum_copies: int = Field(3, ge=2)
-    """Whole copies of the period, the first one included."""
+    """Whole copies after which a cycle may stop where its logits have collapsed…"""
     minimum_span: int = Field(48, ge=16)
-    """Tokens that the copies cover together: below it are tables, dividers and zero-filled numbers…"""
-    short_period: int = Field(4, ge=1)
-    """…of which those with a period up to this one…"""
-    short_span: int = Field(96, ge=16)
-    """…need to cover more."""
-    longest_period: int = Field(512, ge=1, le=4096)
+    """…and tokens that these cover together."""
+    collapsed_entropy: float = Field(0.01, ge=0)
+    """Nats up to which logits count as collapsed (level `full` only)."""
+    stop_copies: int = Field(4, ge=2)
+    """Whole copies after which a cycle may stop whatever its logits…"""
+    stop_span: int = Field(512, ge=128)
+    """…and tokens that these cover; twice as many where there are no words, and for near-copies."""
+    longest_period: int = Field(4096, ge=1, le=4096)
+    blank_run: int = Field(96, ge=16)
+    """Tokens in a row that show nothing: white space, invisible characters."""
+    recovery: int = Field(32, ge=8)
+    """New tokens after which a loop has ended by itself."""
 
 
 class ToolCallSettings(GuardSettings):
@@ -169,6 +179,22 @@ class DriftSettings(GuardSettings):
     """Of the input, within which an output is judged."""
 
 
+class SiblingSettings(GuardSettings):
+    """One replica, device, driver or kernel that has findings more often than the others."""
+
+    dimensions: tuple[str, ...] = ("replica", "device", "driver", "kernel")
+    accusations_a_year: float = Field(1.0, gt=0)
+    """False ones that are expected in a year of the fleet, at most, over all dimensions and kinds together."""
+    members: int = Field(64, ge=2)
+    """Of a dimension; further ones are not judged."""
+    kinds: int = Field(8, ge=1)
+    """Kinds of finding that are compared, the first ones that occur."""
+    exact_kinds: tuple[str, ...] = ("logits.nonfinite", "token.impossible", "sampler.inconsistent", "kv.integrity")
+    """One finding accuses."""
+    interval_seconds: float = Field(60.0, gt=0)
+    """Over which shares of the requests are taken."""
+
+
 class GuardsSettings(Section):
     """`[guards]`: one table a guard, by the guard's name."""
 
@@ -192,6 +218,7 @@ class GuardsSettings(Section):
     salad: SaladSettings = Field(default_factory=SaladSettings)
     language: LanguageSettings = Field(default_factory=LanguageSettings)
     drift: DriftSettings = Field(default_factory=DriftSettings)
+    siblings: SiblingSettings = Field(default_factory=SiblingSettings)
 
     def of(self, guard: str) -> GuardSettings:
         """A guard's settings by name; a guard that has no table of its own gets the common defaults (it observes)."""

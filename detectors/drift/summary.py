@@ -45,4 +45,6 @@ class Summary:
         return [float(each) for each in self._sketch.get_quantiles(list(at))] if len(self) else [float("nan")] * len(at)
 
     def recent_quantiles(self, at: Sequence[float]) -> list[float]:
-        return [float(each) for each in np.quantile(self._recent, at)] if len(self._recent) else [float("nan")] * len(at)
+        return (
+            [float(each) for each in np.quantile(self._recent, at)] if len(self._recent) else [float("nan")] * len(at)
+        )

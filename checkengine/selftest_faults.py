@@ -12,7 +12,7 @@ from checkengine.config import Settings
 from checkengine.engine_shim.capturing import take_capture
 from checkengine.engine_shim.engine.executor import EmbeddedExecutor
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
-from checkengine.engine_shim.faults import FAULTS, Fault, MaskedStop, NanAttention, OverRead
+from checkengine.engine_shim.faults import FAULTS, ApproximateTopK, Fault, MaskedStop, NanAttention, OverRead
 from checkengine.engine_shim.settings import EngineSettings
 from checkengine.figures import Figure
 from checkengine.guards.action import Action
@@ -53,6 +53,9 @@ def planted(name: str, model: Any, tokenizer: Any) -> dict[str, bool]:
     if name == OverRead.name:
         seen = run(model, tokenizer, sampled_requests(), [OverRead(block_size=BLOCK)])
         return {"the audit": convicted(seen) > 0}
+    if name == ApproximateTopK.name:
+        seen = run(model, tokenizer, [greedy_request(())], [ApproximateTopK(rate=0.2)])
+        return {"the guards": any(finding.kind == "sampler.inconsistent" for finding in seen.findings)}
     if name == MaskedStop.name:
         return {"the judge": convicted(masked_stop(model, tokenizer)) > 0}
     raise ValueError(f"no self-test for the fault {name!r}")

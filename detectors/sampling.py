@@ -94,6 +94,10 @@ class Rule:
     top_p: float = 1.0
     min_p: float = 0.0
 
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:

@@ -89,7 +89,7 @@ class SamplerGuard(ReportsOnce):
             self._free.append(slot)
 
     def observe(self, step: StepView) -> Iterable[Finding]:
-        if step.scores is None:
+        if step.scores is None or step.stats_of is not None:
             return self._from_statistics(step)
         batch = self._batch_of(step)
         if not (batch.rules.greedy.any() or batch.rules.drawn.any()):
@@ -113,6 +113,7 @@ class SamplerGuard(ReportsOnce):
         tokens = np.fromiter((row[0] if len(row) == 1 else -1 for row in step.tokens), np.int64, len(step.tokens))
         judged = (tokens >= 0) & (tokens < scores.shape[1])
         if stats is not None:
+            # Whatever the engine made of such a row, its cause is another guard's.
             judged &= ~stats.nonfinite
         tokens = np.where(judged, tokens, 0)
         raw = stats is not None and not step.scores_final
@@ -229,22 +230,33 @@ class SamplerGuard(ReportsOnce):
         return int(step.scores[row].argmax()) in start.stop_tokens
 
     def _from_statistics(self, step: StepView) -> Iterable[Finding]:
-        """A greedy row whose token is not the argmax, and whose argmax has no equal."""
+        """A greedy token that is not the argmax of its row, where the argmax has no equal; speculative rows too."""
         stats = step.stats
         if stats is None or stats.argmax is None or stats.margin is None:
             return NO_FINDINGS
         found: list[Finding] = []
-        for row, tokens in enumerate(step.tokens):
-            best = int(stats.argmax[row])
-            if tokens == (best,) or len(tokens) != 1 or best < 0 or stats.nonfinite[row]:
+        for stats_row, best in enumerate(stats.argmax.tolist()):
+            row, offset = step.place(stats_row)
+            tokens = step.tokens[row]
+            # Several tokens from one row of statistics tell nothing of the later ones.
+            if offset >= len(tokens) or tokens[offset] == best or (step.stats_of is None and len(tokens) > 1):
                 continue
-            start = self._starts.get(step.sequences[row])
-            rule = None if start is None else rule_of(start.sampling)
-            greedy = rule is not None and Rules.of([rule]).greedy[0]
-            if greedy and stats.margin[row] > 0 and start is not None and best not in start.stop_tokens:
-                evidence = {"breach": int(Breach.NOT_THE_BEST), "margin": float(stats.margin[row])}
-                self._add(found, self._report(KIND, step, row, evidence))
+            margin = float(stats.margin[stats_row])
+            if (
+                margin > 0
+                and best >= 0
+                and not stats.nonfinite[stats_row]
+                and self._is_greedy(step.sequences[row], best)
+            ):
+                evidence = {"breach": int(Breach.NOT_THE_BEST), "margin": margin}
+                token = int(step.output_lengths[row]) + offset
+                self._add(found, self._report(KIND, step, row, evidence, token=token))
         return found or NO_FINDINGS
+
+    def _is_greedy(self, sequence: str, best: int) -> bool:
+        start = self._starts.get(sequence)
+        rule = None if start is None else rule_of(start.sampling)
+        return rule is not None and rule.greedy and start is not None and best not in start.stop_tokens
 
     def _breach(
         self,

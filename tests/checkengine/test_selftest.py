@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from checkengine import __version__, selftest
 from checkengine.commands.selftest import app
 from checkengine.detectors import row_stats
-from checkengine.engine_shim.faults import FAULTS, Fault, MaskedStop, NanAttention, OverRead
+from checkengine.engine_shim.faults import FAULTS, ApproximateTopK, Fault, MaskedStop, NanAttention, OverRead
 from checkengine.figures import passed, processor, report
 from checkengine.selftest_faults import fault_figures, planted
 
@@ -73,15 +73,17 @@ def test_a_fault_that_does_nothing_is_a_missed_figure(monkeypatch: pytest.Monkey
     monkeypatch.setattr(NanAttention, "attention_output", Fault.attention_output)
     monkeypatch.setattr(OverRead, "reads", Fault.reads)
     monkeypatch.setattr(MaskedStop, "masks_stop", Fault.masks_stop)
+    monkeypatch.setattr(ApproximateTopK, "loses", Fault.loses)
     missed = {figure["name"]: figure["missed_by"] for figure in fault_figures() if not figure["ok"]}
     assert missed == {
         "watchers that missed a planted nan_attention": ["the guards", "the judge"],
         "watchers that missed a planted over_read": ["the audit"],
         "watchers that missed a planted masked_stop": ["the judge"],
+        "watchers that missed a planted approximate_top_k": ["the guards"],
     }
 
 
 def test_every_fault_has_a_self_test() -> None:
     with pytest.raises(ValueError, match="no self-test for the fault 'other'"):
         planted("other", None, None)
-    assert set(FAULTS) == {NanAttention.name, OverRead.name, MaskedStop.name}
+    assert set(FAULTS) == {NanAttention.name, OverRead.name, MaskedStop.name, ApproximateTopK.name}

@@ -1,14 +1,23 @@
-"""Policy: what a reading means, what to do about it, what to tell people."""
+"""Policy: what a reading means, what to do about it, what to tell people.
 
-from checkengine.guards.action import Action, ActionKind
-from checkengine.guards.build import build_guards
-from checkengine.guards.bus import EventBus
-from checkengine.guards.finding import Finding, Severity
-from checkengine.guards.incident import Incident, IncidentBook
-from checkengine.guards.pipeline import Pipeline
-from checkengine.guards.policy import Policy
-from checkengine.guards.settings import BrakeSettings, GuardsSettings
-from checkengine.guards.step import SequenceStart, StepView
+Names load at first use: the guards import numba and their tables, and a command that only wants an error must not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from checkengine.guards.action import Action, ActionKind
+    from checkengine.guards.build import build_guards
+    from checkengine.guards.bus import EventBus
+    from checkengine.guards.finding import Finding, Severity
+    from checkengine.guards.incident import Incident, IncidentBook
+    from checkengine.guards.pipeline import Pipeline
+    from checkengine.guards.policy import Policy
+    from checkengine.guards.settings import BrakeSettings, GuardsSettings
+    from checkengine.guards.step import SequenceStart, StepView
 
 __all__ = [
     "Action",
@@ -26,3 +35,22 @@ __all__ = [
     "StepView",
     "build_guards",
 ]
+
+_MODULES = {
+    "action": ("Action", "ActionKind"),
+    "build": ("build_guards",),
+    "bus": ("EventBus",),
+    "finding": ("Finding", "Severity"),
+    "incident": ("Incident", "IncidentBook"),
+    "pipeline": ("Pipeline",),
+    "policy": ("Policy",),
+    "settings": ("BrakeSettings", "GuardsSettings"),
+    "step": ("SequenceStart", "StepView"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"checkengine.guards.{_HOME[name]}"), name)

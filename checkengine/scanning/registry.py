@@ -44,11 +44,11 @@ ENTRIES: dict[str, Entry] = {
     "stop": Entry("ignored_stop", steps=("ignored_stop",)),
     "repetition": Entry("repetition", steps=("repetition",)),
     "salad": Entry("salad", steps=("salad",)),
-    "tool_calls": Entry("tool_calls", steps=("tool_calls",)),
+    "tool_calls": Entry("tool_calls", conversation="tool_loops:ToolLoopGuard", steps=("tool_calls",)),
     "language": Entry("language", steps=("language",)),
-    "drift": Entry("drift"),
+    "drift": Entry("drift", series="drift:SeriesDriftGuard"),
     "latency": Entry("latency", steps=("latency",)),
-    "recurrence": Entry("recurrence"),
+    "recurrence": Entry("recurrence", steps=("recurrence",)),
 }
 
 

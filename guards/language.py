@@ -1,98 +1,147 @@
-"""An output that turns to writing systems which neither its prompt nor its start justifies."""
+"""An output that turns to a language or to writing systems which neither its prompt nor its start justifies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 
 import numpy as np
+from numpy.typing import NDArray
 
-from checkengine.detectors.language import Script, ScriptLimits, ScriptReading, ScriptSwitch, expected_scripts
+from checkengine.detectors.language import Script, ScriptLimits, ScriptReading, ScriptSwitch
+from checkengine.detectors.language.expectation import Expectation, expectation_of, expected_scripts
+from checkengine.detectors.language.reader import LanguageLimits, LanguageReading
+from checkengine.detectors.language.tokens import TokenReader, foreign_rows
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
 from checkengine.guards.settings import LanguageSettings
 from checkengine.guards.step import SequenceStart, StepView
 
-PROMPT_TOKENS_READ = 512
-"""From each end of the prompt: where requests name a language, and little enough to read within a step."""
+logger = logging.getLogger("checkengine.guards")
+
+PROMPT_TOKENS_READ = 256
+"""From each end of the prompt: where requests name a language, and little enough to read before the first step."""
 KINDS = {"salad": "text.salad", "switch": "language.switch"}
+SEVERITY = {"warning": Severity.WARNING, "error": Severity.ERROR}
+ALWAYS = (1 << Script.COMMON) | (1 << Script.PARTIAL) | (1 << Script.LATIN)
+"""Pieces of characters are no reason to look closer: an emoji has them too."""
+
+
+def limits_of(settings: LanguageSettings) -> LanguageLimits:
+    return LanguageLimits(
+        warn=settings.warn_evidence,
+        error=max(settings.warn_evidence, settings.error_evidence),
+        foreign_letters=settings.foreign_letters,
+        foreign_letters_error=max(settings.foreign_letters, settings.foreign_letters_error),
+    )
 
 
 class LanguageGuard(ReportsOnce):
-    """Costs one look-up a token while the output is Latin letters, digits and signs, two while it is in a script
-    that the prompt holds. Only a token of another kind has the prompt's words read, once, and makes a reader."""
+    """Two compiled calls a step for the whole batch: a look-up of every token's script, and the reader of languages.
+
+    Python sees only the rows that hold a foreign script, or in which the reader saw something.
+    """
 
     name: str = "language"
+    version: int = 2
 
     def __init__(self, settings: LanguageSettings, vocabulary: Vocabulary) -> None:
         super().__init__()
         self._vocabulary = vocabulary
         self._limits = ScriptLimits(settings.salad_evidence, settings.switch_tokens)
-        self._scripts = vocabulary.script.tobytes()
-        # Pieces of characters are no reason to look closer: an emoji has them too.
-        self._foreign = (~np.isin(vocabulary.script, (Script.COMMON, Script.PARTIAL, Script.LATIN))).tobytes()
-        self._starts: dict[str, SequenceStart] = {}
-        self._familiar: dict[str, int] = {}
-        """Scripts of the prompt's tokens and of the language that the request names, as a bit mask."""
+        self._reader = _token_reader(settings, vocabulary)
+        self._slots: dict[str, int] = {}
+        self._free: list[int] = []
+        self._familiar = np.zeros(16, np.int64)
+        """Bit mask by slot: scripts that are no reason to look closer."""
+        self._expected: dict[str, int] = {}
+        """Scripts that request and prompt justify."""
+        self._first: dict[str, int] = {}
+        """Index of the first output token that was seen."""
         self._readers: dict[str, tuple[ScriptSwitch, int]] = {}
         """With the index of the first output token that the reader saw."""
+        self._observe_nothing()
 
     def begin(self, start: SequenceStart) -> None:
         self.forget(start.name)
-        self._starts[start.name] = start
+        self._start(start, 0)
 
     def observe(self, step: StepView) -> Iterable[Finding]:
-        foreign, size, readers = self._foreign, len(self._foreign), self._readers
         found: list[Finding] = []
-        for row, tokens in enumerate(step.tokens):
-            if readers and step.sequences[row] in readers:
-                self._read(found, step, row, 0)
-                continue
-            for offset, token in enumerate(tokens):
-                if 0 <= token < size and foreign[token] and not self._is_familiar(step.sequences[row], token):
-                    self._read(found, step, row, offset)
-                    break
+        slots, ends, tokens = self._arrays(step)
+        foreign = np.empty(len(slots), np.int64)
+        if foreign_rows(tokens, ends, slots, self._vocabulary.script, self._familiar, foreign):
+            for row in np.flatnonzero(foreign >= 0).tolist():
+                offset = int(foreign[row]) - (int(ends[row - 1]) if row else 0)
+                self._read(found, step, row, offset)
+        if self._reader is not None:
+            for row, reading in self._reader.push(slots, ends, tokens, foreign):
+                self._tell_language(found, step, row, reading)
         return found or NO_FINDINGS
 
     def forget(self, sequence: str) -> None:
         super().forget(sequence)
-        self._starts.pop(sequence, None)
-        self._familiar.pop(sequence, None)
+        slot = self._slots.pop(sequence, None)
+        if slot is not None:
+            self._free.append(slot)
+        self._expected.pop(sequence, None)
+        self._first.pop(sequence, None)
         self._readers.pop(sequence, None)
+
+    def _observe_nothing(self) -> None:
+        """Compiles, before the first step."""
+        none = np.zeros(0, np.int64)
+        foreign_rows(none, none, none, self._vocabulary.script, self._familiar, none)
+        if self._reader is not None:
+            self._reader.push(none, none, none, none)
+
+    def _start(self, start: SequenceStart, first: int) -> int:
+        slot = self._free.pop() if self._free else len(self._slots)
+        if slot >= len(self._familiar):
+            self._familiar = np.concatenate((self._familiar, np.zeros_like(self._familiar)))
+        self._slots[start.name], self._first[start.name] = slot, first
+        prompt = start.prompt_tokens
+        if len(prompt) > 2 * PROMPT_TOKENS_READ:
+            prompt = (*prompt[:PROMPT_TOKENS_READ], *prompt[-PROMPT_TOKENS_READ:])
+        text = self._vocabulary.text(prompt)
+        scripts = expected_scripts(text, start.language) | self._scripts_used(start.prompt_tokens)
+        self._expected[start.name] = scripts
+        self._familiar[slot] = scripts | ALWAYS
+        if self._reader is not None:
+            self._reader.begin(slot, _with(expectation_of(text, start.language), scripts))
+        return slot
+
+    def _arrays(self, step: StepView) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        known = self._slots
+        for row, sequence in enumerate(step.sequences):
+            if sequence not in known:
+                self._start(SequenceStart(0, sequence), int(step.output_lengths[row]))
+        slots = np.fromiter((known[sequence] for sequence in step.sequences), np.int64, len(step.sequences))
+        ends = np.fromiter(accumulate(map(len, step.tokens)), np.int64, len(step.tokens))
+        tokens = np.fromiter(chain.from_iterable(step.tokens), np.int64, int(ends[-1]) if len(ends) else 0)
+        return slots, ends, tokens
 
     def _read(self, found: list[Finding], step: StepView, row: int, offset: int) -> None:
         sequence = step.sequences[row]
         if sequence in self._reported:
             return
-        reader, first = self._readers.get(sequence) or self._reader(step, row, offset)
+        entry = self._readers.get(sequence)
+        if entry is None:
+            entry = (ScriptSwitch(self._expected[sequence], self._limits), int(step.output_lengths[row]) + offset)
+            self._readers[sequence] = entry
+            # From here on every token counts.
+            self._familiar[self._slots[sequence]] = 0
+        reader, first = entry
+        scripts = self._vocabulary.script
         for token in step.tokens[row][offset:]:
-            script = self._scripts[token] if 0 <= token < len(self._scripts) else int(Script.COMMON)
+            script = int(scripts[token]) if 0 <= token < len(scripts) else int(Script.COMMON)
             if reading := reader.push(script):
                 self._tell(found, step, row, reading, first)
                 return
 
-    def _reader(self, step: StepView, row: int, offset: int) -> tuple[ScriptSwitch, int]:
-        sequence = step.sequences[row]
-        entry = (ScriptSwitch(self._expected(sequence), self._limits), int(step.output_lengths[row]) + offset)
-        self._readers[sequence] = entry
-        return entry
-
-    def _is_familiar(self, sequence: str, token: int) -> bool:
-        mask = self._familiar.get(sequence)
-        if mask is None:
-            start = self._starts.get(sequence) or SequenceStart(0, sequence)
-            mask = expected_scripts("", start.language) | self._scripts_used(start.prompt_tokens)
-            self._familiar[sequence] = mask
-        return bool((mask >> self._scripts[token]) & 1)
-
-    def _expected(self, sequence: str) -> int:
-        start = self._starts.get(sequence) or SequenceStart(0, sequence)
-        prompt = start.prompt_tokens
-        if len(prompt) > 2 * PROMPT_TOKENS_READ:
-            prompt = (*prompt[:PROMPT_TOKENS_READ], *prompt[-PROMPT_TOKENS_READ:])
-        return expected_scripts(self._vocabulary.text(prompt), start.language) | self._familiar.get(sequence, 0)
-
-    def _scripts_used(self, tokens: tuple[int, ...]) -> int:
+    def _scripts_used(self, tokens: Sequence[int]) -> int:
         """Of the whole prompt, by table."""
         ids = np.asarray(tokens, np.int64)
         known = ids[(ids >= 0) & (ids < len(self._vocabulary))]
@@ -104,6 +153,39 @@ class LanguageGuard(ReportsOnce):
         finding = self._report(
             KINDS[reading.kind], step, row, evidence, severity=Severity.ERROR, token=first + reading.start
         )
-        del self._readers[step.sequences[row]]
+        sequence = step.sequences[row]
+        del self._readers[sequence]
+        self._familiar[self._slots[sequence]] = -1
         if finding is not None:
             found.append(finding)
+
+    def _tell_language(self, found: list[Finding], step: StepView, row: int, reading: LanguageReading) -> None:
+        sequence = step.sequences[row]
+        if KINDS["switch"] in self._reported.get(sequence, ()):
+            return
+        severity, token = SEVERITY[reading.stage], self._first[sequence] + reading.start
+        evidence = {"nats" if reading.by == "language" else "letters": reading.evidence}
+        if severity is Severity.ERROR:
+            finding = self._report(KINDS["switch"], step, row, evidence, severity=severity, token=token)
+            found += [finding] if finding is not None else []
+        else:
+            found.append(
+                Finding(KINDS["switch"], sequence, severity, step.step, token, self.name, self.version, evidence)
+            )
+
+
+def _token_reader(settings: LanguageSettings, vocabulary: Vocabulary) -> TokenReader | None:
+    """None where languages are not to be told apart, or their model cannot be loaded: scripts still are."""
+    if not settings.languages:
+        return None
+    special = vocabulary.special
+    pieces = [b"" if token in special else piece for token, piece in enumerate(vocabulary.pieces)]
+    try:
+        return TokenReader(pieces, limits_of(settings))
+    except (ImportError, OSError, ValueError) as error:
+        logger.warning("languages are not told apart, only scripts: py3langid's model did not load (%s)", error)
+        return None
+
+
+def _with(expectation: Expectation, scripts: int) -> Expectation:
+    return Expectation(expectation.languages, expectation.scripts | scripts, expectation.anything)

@@ -43,6 +43,17 @@ class UniformSettings(GuardSettings):
     """Nats below ln(vocabulary) at which a row still counts as uniform (level `full` only)."""
 
 
+class MagnitudeSettings(GuardSettings):
+    """Logits or hidden states of a size that this replica does not reach, as after a flipped exponent bit."""
+
+    absurd: float = Field(1e4, gt=0)
+    """A largest logit that no trained model gives; found from the first step on."""
+    false_alarm: float = Field(2e-7, gt=0, lt=0.01)
+    """Chance per row and reading that a healthy one passes its limit, if the tails are no heavier than exponential."""
+    minimum_rows: int = Field(1024, ge=256, le=8192)
+    """Rows to learn the usual sizes from; before that only `absurd` counts."""
+
+
 class ImpossibleTokenSettings(GuardSettings):
     """A token id that the tokenizer cannot decode."""
 
@@ -58,7 +69,7 @@ class RepetitionSettings(GuardSettings):
 
     warn_repeated: int = Field(24, ge=16)
     """Repeated tokens before an exact cycle is told."""
-    sign_span: int = Field(128, ge=16)
+    short_span: int = Field(128, ge=16)
     """Tokens that a cycle without words must cover: dividers, table rules, zero-filled numbers…"""
     minimum_copies: int = Field(3, ge=2)
     """Whole copies after which a cycle may stop where its logits have collapsed…"""
@@ -91,8 +102,18 @@ class ToolCallSettings(GuardSettings):
 
 
 class LanguageSettings(GuardSettings):
-    """Writing systems that neither the prompt nor the expected language uses."""
+    """A language or writing system that neither the prompt nor the request asks for."""
 
+    languages: bool = True
+    """Tell languages of one writing system apart too: a model of 60 MB in memory, loaded once a process."""
+    warn_evidence: float = Field(25.0, ge=5)
+    """Nats against the expected language at which a turn is told as a warning…"""
+    error_evidence: float = Field(60.0, ge=5)
+    """…and at which it has gone on, which is an error."""
+    foreign_letters: int = Field(6, ge=2)
+    """Letters of a foreign writing system that are a warning…"""
+    foreign_letters_error: int = Field(40, ge=4)
+    """…and that are an error."""
     salad_evidence: int = Field(6, ge=2)
     """Weight at which jumps among several of them count; a change of writing system weighs 2."""
     switch_tokens: int = Field(40, ge=4)
@@ -114,7 +135,7 @@ class SamplerSettings(GuardSettings):
     """Of the sampler's arithmetic; `auto` takes the dtype of the logits that it is given."""
     false_alarm_probability: float = Field(1e-9, gt=0, lt=1)
     """Of an honest sequence ever being accused by evidence, however long it is."""
-    replica_steps: float = Field(1e12, ge=1e3)
+    replica_steps: float = Field(1e10, ge=1e3)
     """Steps of an honest replica between two false accusations by evidence, on average, or more."""
     measured_rows: int = Field(16, ge=1)
     """Sampled rows of a step that are measured, in turn; every greedy row is."""
@@ -206,6 +227,7 @@ class GuardsSettings(Section):
     """Overruns in a row after which a guard is switched off."""
     nonfinite: NonFiniteSettings = Field(default_factory=NonFiniteSettings)
     uniform: UniformSettings = Field(default_factory=UniformSettings)
+    magnitude: MagnitudeSettings = Field(default_factory=MagnitudeSettings)
     impossible_token: ImpossibleTokenSettings = Field(default_factory=ImpossibleTokenSettings)
     sampler: SamplerSettings = Field(default_factory=SamplerSettings)
     recurrence: RecurrenceSettings = Field(default_factory=RecurrenceSettings)

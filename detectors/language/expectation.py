@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from checkengine.detectors.language.identifier import Identity, identify
 from checkengine.detectors.language.languages import NEAR, normal
-from checkengine.detectors.language.names import is_about_languages, named, requested, scripts_named
+from checkengine.detectors.language.names import is_about_languages, named, names_cyrillic, requested
 from checkengine.detectors.language.scripts import Script, scripts_of
 
 _JAPANESE = (1 << Script.HAN) | (1 << Script.KANA)
@@ -90,7 +90,7 @@ def expectation_of(prompt: str, language: str | None = None) -> Expectation:
         return Expectation(frozenset(), ALL_SCRIPTS, anything=True)
     if languages:
         languages |= names
-    scripts = scripts_of_languages(languages | names) | scripts_of(prompt) | scripts_named(prompt)
+    scripts = scripts_of_languages(languages | names) | scripts_of(prompt) | _cyrillic(prompt)
     if languages == {"ko"} and not scripts_of(prompt) & (1 << Script.HAN):
         scripts &= ~(1 << Script.HAN)
     return Expectation(languages, scripts)
@@ -108,7 +108,13 @@ def expectation_from_start(text: str, prompt_scripts: int = 0) -> Expectation:
     identity = identify(text, quotations=False)
     language = _sure(identity, SURE_OF_START)
     languages = frozenset({language}) if language else frozenset()
-    return Expectation(languages, scripts_of_languages(languages) | prompt_scripts | (scripts_of(text) if not language else 0))
+    return Expectation(
+        languages, scripts_of_languages(languages) | prompt_scripts | (scripts_of(text) if not language else 0)
+    )
+
+
+def _cyrillic(text: str) -> int:
+    return (1 << Script.CYRILLIC) if names_cyrillic(text) else 0
 
 
 def _sure(identity: Identity, margin: float) -> str | None:
@@ -126,7 +132,7 @@ def expected_scripts(prompt: str, language: str | None = None) -> int:
     if is_about_languages(prompt):
         return ALL_SCRIPTS
     languages = named(prompt) | ({normal(language) or ""} if language else frozenset())
-    mask = scripts_of_languages(frozenset(languages)) | scripts_of(prompt) | scripts_named(prompt)
+    mask = scripts_of_languages(frozenset(languages)) | scripts_of(prompt) | _cyrillic(prompt)
     if mask & (1 << Script.KANA):
         mask |= 1 << Script.HAN
     return mask
@@ -140,5 +146,5 @@ def names_language(context: str, language: str) -> bool:
 
 def names_script(context: str, script: int) -> bool:
     """True where a text names the script or a language that is written in it."""
-    mask = scripts_named(context) | scripts_of_languages(named(context)) & ~_BY_SCRIPT_ALONE
+    mask = _cyrillic(context) | scripts_of_languages(named(context)) & ~_BY_SCRIPT_ALONE
     return bool((mask >> script) & 1)

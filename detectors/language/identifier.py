@@ -87,5 +87,6 @@ def _measure(text: str, quotations: bool) -> tuple[np.ndarray[tuple[int], np.dty
         _ALL_WORDS,
     )
     # A line break ends the last word.
-    kernel.advance(np.frombuffer((text + "\n").encode("utf-8", "surrogatepass"), np.uint8), 0, *rest)
+    data = np.frombuffer((text + "\n").encode("utf-8", "surrogatepass"), np.uint8)
+    kernel.advance(data, 0, len(data), *rest)
     return tally, evidence.tolist()

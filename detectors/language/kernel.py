@@ -185,8 +185,8 @@ def _spaced(script):
 
 
 @compiled
-def advance(data, at, state, word, arrays, tally, model, limits):
-    """Reads bytes from `at` on; returns how far it came: to the end, or to an event (`state[EVENT]`).
+def advance(data, at, end, state, word, arrays, tally, model, limits):
+    """Reads bytes from `at` on; returns how far it came: to `end`, or to an event (`state[EVENT]`).
 
     One function, for what is known of a stream stays in registers from character to character.
     """
@@ -203,7 +203,7 @@ def advance(data, at, state, word, arrays, tally, model, limits):
     scripts, kinds, lows, highs = model[4], model[5], model[6], model[7]
     rest, state[REST] = state[REST], 0
     foreign, expected, mode, longest = state[FOREIGN], state[EXPECTED], state[TOTALS], limits[LONGEST_QUOTE]
-    end, event = len(data), False
+    event = False
     while at < end and not event:
         byte = np.int64(data[at])
         at += 1

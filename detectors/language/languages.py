@@ -30,7 +30,17 @@ NEAR: dict[str, frozenset[str]] = {
 }
 """Never alternatives to each other: some words do not tell them apart, and a reply that mixes them is rare."""
 
-ALIASES = {"nb": "no", "nn": "no", "iw": "he", "in": "id", "fil": "tl", "sh": "hr", "bs": "hr", "cmn": "zh", "yue": "zh"}
+ALIASES = {
+    "nb": "no",
+    "nn": "no",
+    "iw": "he",
+    "in": "id",
+    "fil": "tl",
+    "sh": "hr",
+    "bs": "hr",
+    "cmn": "zh",
+    "yue": "zh",
+}
 
 LONE: dict[Script, str] = {
     Script.GREEK: "el", Script.HEBREW: "he", Script.HANGUL: "ko", Script.THAI: "th", Script.BENGALI: "bn",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-
-from checkengine.detectors.language.scripts import Script
+from functools import cache
+from itertools import product
 
 STEMS: dict[str, str] = {
     # English, German, French, Spanish, Portuguese, Italian, Dutch, then others; as stems where endings vary.
@@ -60,59 +60,95 @@ STEMS: dict[str, str] = {
     "lo": r"\blao\b|\blaos\b|laotian", "bo": r"tibet", "my": r"burm|birman|myanmar", "ka": r"georgian|georgisch|géorgien",
     "hy": r"armen|armén", "am": r"amhar|ethiop|äthiop", "ti": r"tigrin", "km": r"khmer|cambod|kambod",
 }  # fmt: skip
-_SCRIPT_NAMES: dict[Script, str] = {
-    Script.CYRILLIC: r"cyrillic|kyrill|cirílic|cyrillique|cirillic|кирилл",
-    Script.CHEROKEE: "cherokee",
-    Script.GREEK: r"\bmath",
-}
-
-
-def _pattern(stems: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-zà-ÿ])(?:{stems})", re.IGNORECASE)
-
-
-_LANGUAGE = {code: _pattern(stems) for code, stems in STEMS.items()}
-_SCRIPT = {script: _pattern(stems) for script, stems in _SCRIPT_NAMES.items()}
-
-_ANY = re.compile(
-    r"\b(?:translat|übersetz|traduc|tradui|traduz|tradur|vertaal|terjemah|çevir|d[iị]ch\b|languages|sprachen|langues"
-    r"|idiomas|l[ií]nguas|lingue|talen\b|unicode|utf-?8|alphabets?)"
-    r"|перевед|перевод|язык|翻[译訳譯]|语言|言語|번역|언어|ترجم|لغات|अनुवाद|भाषा",
-    re.IGNORECASE,
+_SCRIPT_NAMES = r"cyrillic|kyrill|cirílic|cirillic|кирилл"
+_ABOUT = (
+    r"translat|übersetz|traduc|tradui|traduz|tradur|vertaal|terjemah|çevir|d[iị]ch\b|languages|sprachen|langues"
+    r"|idiomas|l[ií]nguas|lingue|talen\b|unicode|utf|alphabet"
+    r"|перевед|перевод|язык|翻[译訳譯]|语言|言語|번역|언어|ترجم|لغات|अनुवाद|भाषा"
 )
+_WORD = re.compile(r"[^\W\d_]+")
+_CLASS = re.compile(r"\\b|\[([^\]]+)\]|([^\[\\(|?])")
+HEAD = 3
+
+
+def _heads(stem: str) -> set[str]:
+    """The first three letters of what a stem may match: a look-up before any regular expression runs."""
+    choices: list[str] = []
+    for match in _CLASS.finditer(stem):
+        if match.group(0) != r"\b":
+            choices.append(match.group(1) or match.group(2))
+        if len(choices) == HEAD:
+            break
+    return {"".join(letters) for letters in product(*choices)}
+
+
+def _split(stems: str) -> tuple[list[str], list[str]]:
+    """Stems in Latin letters, which begin words, and all others, which may stand anywhere in a word."""
+    parts = re.split(r"\|(?![^(]*\))", stems)
+    latin = [part for part in parts if re.match(r"(?:\\b)?\[?[a-z\u00c0-\u024f\u1e00-\u1eff]", part)]
+    return latin, [part for part in parts if part not in latin]
+
+
+class _Stems:
+    """Several names of one thing; matches text that is in lower case."""
+
+    def __init__(self, stems: str) -> None:
+        latin, others = _split(stems)
+        self.heads = frozenset(head for stem in latin for head in _heads(stem))
+        self.latin = re.compile("|".join(rf"\b(?:{stem})" for stem in latin)) if latin else None
+        self.others = re.compile("|".join(others)) if others else None
+
+    def in_text(self, lowered: str, heads: set[str]) -> bool:
+        if self.latin and not heads.isdisjoint(self.heads) and self.latin.search(lowered):
+            return True
+        return bool(self.others and not lowered.isascii() and self.others.search(lowered))
+
+
+_LANGUAGE = {code: _Stems(stems) for code, stems in STEMS.items()}
+_SCRIPT = _Stems(_SCRIPT_NAMES)
+_ANY = _Stems(_ABOUT)
+
+
+def _prepared(text: str) -> tuple[str, set[str]]:
+    lowered = text.lower()
+    return lowered, {word[:HEAD] for word in _WORD.findall(lowered)}
+
+
 _ANSWER = (
     r"(?:answer|repl(?:y|ies)|respond|response|output|antwort\w*|r[ée]pon\w*|respond\w*|respost\w*|respuest\w*"
     r"|rispond\w*|rispost\w*|antwoord\w*|ответ\w*|отвеча\w*|jawab\w*|cevap\w*|yan[ıi]t\w*|tr[aả] l[oờ]i)"
 )
 _IN = r"(?:in|on|into|auf|en|em|au|op|на|по|dalam|b[aằ]ng)"
-_REQUEST = {
-    code: re.compile(
-        rf"\b{_ANSWER}\b[^.!?\n]{{0,40}}?\b{_IN}[\s-]+(?:the\s+|lingua\s+|język\w*\s+|bahasa\s+)?(?:{stems})"
+
+
+@cache
+def _request(code: str) -> re.Pattern[str]:
+    stems = STEMS[code]
+    return re.compile(
+        rf"\b{_ANSWER}\b[^.!?\n]{{0,40}}?\b{_IN}[\s-]+(?:the\s+|lingua\s+|bahasa\s+)?(?:{stems})"
         rf"|\b{_IN}[\s-]+(?:{stems})\w*[^.!?\n]{{0,20}}\b{_ANSWER}"
         rf"|(?:请)?[用以](?:{stems})\s*(?:来)?(?:回答|回复|作答|答)|(?:{stems})で(?:回答|答え|返[信事答])|(?:{stems})로\s*(?:답|대답|응답)"
         rf"|(?:أجب|الرد|رد|اجب)[^.!?\n]{{0,20}}(?:{stems})|(?:{stems})\s*(?:भाषा\s*)?में\s*(?:उत्तर|जवाब)"
         rf"|(?:{stems})\w*\s*(?:olarak\s*)?(?:cevap|yan[ıi]t)",
         re.IGNORECASE,
     )
-    for code, stems in STEMS.items()
-}
 
 
 def named(text: str) -> frozenset[str]:
     """Codes of the languages that a text names, in any of the languages of the table."""
-    return frozenset(code for code, pattern in _LANGUAGE.items() if pattern.search(text))
+    lowered, heads = _prepared(text)
+    return frozenset(code for code, stems in _LANGUAGE.items() if stems.in_text(lowered, heads))
 
 
 def requested(text: str, among: frozenset[str]) -> frozenset[str]:
     """Those of `among` that the text asks to be answered in."""
-    return frozenset(code for code in among if _REQUEST[code].search(text))
+    return frozenset(code for code in among if _request(code).search(text))
 
 
-def scripts_named(text: str) -> int:
-    """Bit mask of the scripts that a text names as such (Cyrillic)."""
-    return sum(1 << script for script, pattern in _SCRIPT.items() if pattern.search(text))
+def names_cyrillic(text: str) -> bool:
+    return _SCRIPT.in_text(*_prepared(text))
 
 
 def is_about_languages(text: str) -> bool:
     """Translation, or languages at large: anything may follow."""
-    return _ANY.search(text) is not None
+    return _ANY.in_text(*_prepared(text))

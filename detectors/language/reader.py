@@ -8,6 +8,7 @@ goes on over words, not a verdict on each. Quotations, brackets, code, names and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -99,9 +100,40 @@ def roles_of(languages: frozenset[str]) -> NDArray[np.uint8]:
     return roles
 
 
-def announced(context: str, by: str, what: int) -> bool:
-    """True where the text before a turn names what follows."""
-    return names_script(context, what) if by == "script" else names_language(context, COLUMNS[what])
+def expect(expectation: Expectation, state: NDArray[np.int64], roles: NDArray[np.uint8]) -> None:
+    """Sets an output's expectation; where it names no language, none is foreign."""
+    state[kernel.EXPECTED] = expectation.scripts
+    roles[:] = roles_of(expectation.languages) if expectation.languages else 2
+
+
+def decide(
+    state: NDArray[np.int64], evidence: NDArray[np.int32], roles: NDArray[np.uint8], before: Callable[[int], str]
+) -> LanguageReading | None:
+    """Takes the kernel's event: a reading, or None where the text before it (`before(start)`) names what follows.
+
+    What is named is expected from there on.
+    """
+    event, what, start = (int(state[at]) for at in (kernel.EVENT, kernel.EVENT_WHAT, kernel.EVENT_START))
+    state[kernel.EVENT] = kernel.NO_EVENT
+    if event == kernel.FOREIGN_SCRIPT_SEEN:
+        if names_script(before(start), what):
+            state[kernel.EXPECTED] |= 1 << what
+            state[kernel.FOREIGN] = 0
+            return None
+        return _reading(state, "script", Script(what).name.lower(), float(state[kernel.FOREIGN]))
+    if names_language(before(start), COLUMNS[what]):
+        roles[what], evidence[what] = 2, 0
+        return None
+    return _reading(state, "language", COLUMNS[what], float(evidence[what]) / NAT)
+
+
+def _reading(
+    state: NDArray[np.int64], by: Literal["script", "language"], foreign: str, evidence: float
+) -> LanguageReading:
+    stage: Literal["warning", "error"] = "error" if state[kernel.WARNED] else "warning"
+    state[kernel.ERRED if stage == "error" else kernel.WARNED] = 1
+    start, end = int(state[kernel.EVENT_START]), int(state[kernel.CHARACTER])
+    return LanguageReading(stage, by, start, end, foreign, evidence)
 
 
 class LanguageReader:
@@ -147,10 +179,7 @@ class LanguageReader:
 
     def _expect(self, expectation: Expectation) -> None:
         self._expectation = expectation
-        self._state[kernel.EXPECTED] = expectation.scripts
-        self._roles[:] = roles_of(expectation.languages)
-        if not expectation.languages:
-            self._roles[:] = 2
+        expect(expectation, self._state, self._roles)
 
     def _learn(self) -> list[LanguageReading]:
         start, self._waiting = self._waiting or "", None
@@ -170,43 +199,16 @@ class LanguageReader:
     def _read(self, piece: str) -> list[LanguageReading]:
         found: list[LanguageReading] = []
         data = np.frombuffer(piece.encode("utf-8", "surrogatepass"), np.uint8)
-        at, first = 0, int(self._state[kernel.CHARACTER])
+        at, kept = 0, self._tail + piece
+        oldest = int(self._state[kernel.CHARACTER]) - len(self._tail)
+
+        def before(start: int) -> str:
+            first = max(oldest, start - CONTEXT, int(self._state[kernel.CHARACTER]) - TAIL)
+            return kept[first - oldest : max(0, start - oldest)]
+
         while at < len(data) and not self._state[kernel.ERRED]:
-            at = kernel.advance(data, at, *self._arrays())
-            found += self._told(piece, first)
-        self._tail = (self._tail + piece[-TAIL:])[-TAIL:]
+            at = kernel.advance(data, at, len(data), *self._arrays())
+            if self._state[kernel.EVENT] and (reading := decide(self._state, self._evidence, self._roles, before)):
+                found.append(reading)
+        self._tail = kept[-TAIL:]
         return found
-
-    def _told(self, piece: str, first: int) -> list[LanguageReading]:
-        """What the kernel stopped at, unless the text before it names it; `first` is the index of the piece."""
-        state = self._state
-        event, what = int(state[kernel.EVENT]), int(state[kernel.EVENT_WHAT])
-        state[kernel.EVENT] = kernel.NO_EVENT
-        if not event:
-            return []
-        by: Literal["script", "language"] = "script" if event == kernel.FOREIGN_SCRIPT_SEEN else "language"
-        if announced(self._before(int(state[kernel.EVENT_START]), piece, first), by, what):
-            self._accept(by, what)
-            return []
-        stage: Literal["warning", "error"] = "error" if state[kernel.WARNED] else "warning"
-        state[kernel.ERRED if stage == "error" else kernel.WARNED] = 1
-        evidence = float(state[kernel.FOREIGN]) if by == "script" else float(self._evidence[what]) / NAT
-        foreign = Script(what).name.lower() if by == "script" else COLUMNS[what]
-        start, end = int(state[kernel.EVENT_START]), int(state[kernel.CHARACTER])
-        return [LanguageReading(stage, by, start, end, foreign, evidence)]
-
-    def _before(self, start: int, piece: str, first: int) -> str:
-        """Up to CONTEXT characters before `start`, as far as they are kept."""
-        end = int(self._state[kernel.CHARACTER])
-        oldest = max(0, end - TAIL, start - CONTEXT)
-        known = self._tail if not piece else self._tail + piece
-        offset = (first if piece else end) - len(self._tail)
-        return known[max(0, oldest - offset) : max(0, start - offset)]
-
-    def _accept(self, by: str, what: int) -> None:
-        if by == "script":
-            self._state[kernel.EXPECTED] |= 1 << what
-            self._state[kernel.FOREIGN] = 0
-        else:
-            self._roles[what] = 2
-            self._evidence[what] = 0

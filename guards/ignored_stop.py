@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkengine.guards.finding import Finding
+from checkengine.guards.flat import flat_tokens
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce, present
 from checkengine.guards.step import SequenceStart, StepView
 
@@ -46,15 +47,12 @@ class IgnoredStopGuard(ReportsOnce):
 
     def observe(self, step: StepView) -> Iterable[Finding]:
         findings = [*self._came_back(step)] if self._ended else NO_FINDINGS
-        watched = self._watched
         stats = step.stats
         if stats is not None and stats.argmax is not None and step.stats_of is None and self._greedy:
             findings = [*findings, *self._passed_over(step, stats.argmax)]
-        for row, tokens in enumerate(step.tokens):
-            for token in tokens:
-                if token in watched:
-                    self._note_end(step, row)
-                    break
+        flat = flat_tokens(step)
+        for index in np.flatnonzero(self._among_watched(flat.tokens)).tolist():
+            self._note_end(step, flat.place(index)[0])
         return findings
 
     def forget(self, sequence: str) -> None:
@@ -65,6 +63,12 @@ class IgnoredStopGuard(ReportsOnce):
             self._watched[token] -= 1
             if not self._watched[token]:
                 del self._watched[token]
+
+    def _among_watched(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        found = np.zeros(len(tokens), np.bool_)
+        for watched in self._watched:
+            found |= tokens == watched
+        return found
 
     def _came_back(self, step: StepView) -> list[Finding]:
         findings = []
@@ -78,9 +82,9 @@ class IgnoredStopGuard(ReportsOnce):
     def _passed_over(self, step: StepView, argmax: NDArray[np.int64]) -> list[Finding]:
         """Rows whose largest logit is an end token of theirs and whose token is another one."""
         findings = []
-        for row, best in enumerate(argmax.tolist()):
-            sequence = step.sequences[row]
-            if best in self._watched and sequence in self._greedy and best in self._stops.get(sequence, ()):
+        for row in np.flatnonzero(self._among_watched(argmax)).tolist():
+            best, sequence = int(argmax[row]), step.sequences[row]
+            if sequence in self._greedy and best in self._stops.get(sequence, ()):
                 tokens = step.tokens[row]
                 if len(tokens) == 1 and tokens[0] != best:
                     evidence = {"masked_end_token": best}

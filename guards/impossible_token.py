@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkengine.guards.finding import Finding
+from checkengine.guards.flat import flat_tokens
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
 from checkengine.guards.step import StepView
 
@@ -19,17 +20,19 @@ class ImpossibleTokenGuard(ReportsOnce):
 
     def __init__(self, possible: NDArray[np.bool_]) -> None:
         super().__init__()
-        # Indexing bytes costs a tenth of indexing an array, token by token.
-        self._possible = np.asarray(possible, np.bool_).tobytes()
+        self._possible = np.array(possible, np.bool_)
 
     def observe(self, step: StepView) -> Iterable[Finding]:
-        possible, size = self._possible, len(self._possible)
+        flat = flat_tokens(step)
+        tokens, size = flat.tokens, len(self._possible)
+        inside = (tokens >= 0) & (tokens < size)
+        if inside.all() and self._possible[tokens].all():
+            return NO_FINDINGS
+        fine = inside.copy()
+        fine[inside] = self._possible[tokens[inside]]
         found: list[Finding] = []
-        for row, tokens in enumerate(step.tokens):
-            for offset, token in enumerate(tokens):
-                if not (0 <= token < size and possible[token]):
-                    self._tell(found, step, row, offset)
-                    break
+        for index in np.flatnonzero(~fine).tolist():
+            self._tell(found, step, *flat.place(index))
         return found or NO_FINDINGS
 
     def _tell(self, found: list[Finding], step: StepView, row: int, offset: int) -> None:

@@ -228,7 +228,7 @@ def read_draws(
     with np.errstate(divide="ignore"):
         floor = temperature * np.log(rules.min_p[rows]) - 2.0 * ties[rows]
     counts = np.empty(len(rows), np.int32)
-    masses = np.empty((3, len(rows)), np.float64)
+    masses = np.empty((4, len(rows)), np.float64)
     read_rows(
         values,
         maximum[rows],
@@ -239,10 +239,10 @@ def read_draws(
         counts,
         masses,
     )
-    top, rest, above = masses
+    top, rest, near, above = masses
     total = top + rest
     own = np.exp((chosen[rows].astype(np.float64) - maximum[rows]) / temperature) / total
-    return Draws(larger=counts, above=above / total, miss=rest / total, own=own)
+    return Draws(larger=counts, above=above / total, miss=near / (top + near), own=own)
 
 
 def breaches(
@@ -256,8 +256,8 @@ def breaches(
 ) -> NDArray[np.int8]:
     """Shape (len(rows),): Breach of each drawn row. A row whose numbers are NaN has none."""
     found = np.zeros(len(rows), np.int8)
-    gap = (maximum[rows].astype(np.float64) - chosen[rows] - 2.0 * ties[rows]) / rules.temperature[rows]
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = (maximum[rows].astype(np.float64) - chosen[rows] - 2.0 * ties[rows]) / rules.temperature[rows]
         below = gap > -np.log(rules.min_p[rows]) + tolerance.mass
     found[below] = Breach.OUTSIDE_MIN_P
     top_k, top_p = rules.top_k[rows], rules.top_p[rows]

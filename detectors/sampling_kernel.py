@@ -49,10 +49,10 @@ def _exp(x: Any) -> Any:
 
 @_compiled
 def _block(values: Any, maximum: Any, border: Any, best: Any, inverse: Any, floor: Any) -> Any:
-    """Count above `border`; masses of the best ones, of the rest down to `floor` (below the maximum), and above
-    `border`."""
+    """Count above `border`; masses of the best ones, of the others, of those of them that are no further than `floor`
+    below the maximum, and of those above `border`."""
     larger = 0
-    top, rest, above = np.float32(0), np.float32(0), np.float32(0)
+    top, rest, near, above = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
     zero = np.float32(0)
     for i in range(len(values)):
         below = values[i] - maximum
@@ -62,8 +62,9 @@ def _block(values: Any, maximum: Any, border: Any, best: Any, inverse: Any, floo
         larger += is_larger
         above += mass if is_larger else zero
         top += mass if is_best else zero
-        rest += zero if is_best or below < floor else mass
-    return larger, top, rest, above
+        rest += zero if is_best else mass
+        near += zero if is_best or below < floor else mass
+    return larger, top, rest, near, above
 
 
 @_compiled
@@ -77,10 +78,10 @@ def read_rows(
     larger: Any,
     masses: Any,
 ) -> None:
-    """Fills `larger` and `masses` (the best ones, the rest, those above the chosen one), relative to e^maximum."""
+    """Fills `larger` and `masses` (four, as `_block` tells them), relative to e^maximum."""
     columns = values.shape[1]
     for row in range(len(maximum)):
-        count, top, rest, above = 0, 0.0, 0.0, 0.0
+        count, top, rest, near, above = 0, 0.0, 0.0, 0.0, 0.0
         border, best = chosen[row] + ties[row], maximum[row] - ties[row]
         for first in range(0, columns, BLOCK):
             part = values[row, first : first + BLOCK]
@@ -88,6 +89,7 @@ def read_rows(
             count += found[0]
             top += found[1]
             rest += found[2]
-            above += found[3]
+            near += found[3]
+            above += found[4]
         larger[row] = count
-        masses[0, row], masses[1, row], masses[2, row] = top, rest, above
+        masses[0, row], masses[1, row], masses[2, row], masses[3, row] = top, rest, near, above

@@ -92,7 +92,7 @@ def volatile_results(script: Script) -> None:
             f"[{now}] {result}",
             f"{result}\n\nTook {chance.randint(1, 900)} ms",
             f"{result}\n(request id: {chance.identifier()})",
-            f"Output too large. Full output saved to /tmp/results/{chance.hexadecimal(8)}.txt\nFirst lines:\n{result[:200]}",
+            f"Output too large, saved to /tmp/results/{chance.hexadecimal(8)}.txt\nFirst lines:\n{result[:200]}",
             now if shape in (0, 2) else f"{now} {result}",
         )[way]
         script.call(name, arguments, shown)
@@ -110,10 +110,16 @@ def volatile_arguments(script: Script) -> None:
 def reworded(script: Script) -> None:
     """Ever new words for one question, and the same set of answers."""
     chance = script.chance
-    name = chance.choice(("web_search", "search_docs", "searchKnowledgeBase", "retrieve_passages", "find_products", "query_docs"))
+    name = chance.choice(
+        ("web_search", "search_docs", "searchKnowledgeBase", "retrieve_passages", "find_products", "query_docs")
+    )
     core, result = chance.sample(NOUNS, 3), READS[1][0].result(chance)
     for _ in range(chance.randint(5, 10)):
-        words = [*chance.sample(core, chance.randint(2, 3)), *chance.sample(NOUNS, chance.randint(0, 2)), chance.choice(("", "guide", "2026", "how to", "best"))]
+        words = [
+            *chance.sample(core, chance.randint(2, 3)),
+            *chance.sample(NOUNS, chance.randint(0, 2)),
+            chance.choice(("", "guide", "2026", "how to", "best")),
+        ]
         chance.shuffle(words)
         script.call(name, {"query": " ".join(word for word in words if word)}, result)
 
@@ -122,8 +128,14 @@ def switching(script: Script) -> None:
     """One wish put to tool after tool, none of which can fulfil it."""
     chance = script.chance
     wish = chance.phrase(3, 5)
-    names = chance.sample(("web_search", "search_docs", "find_page", "lookup", "browse", "ask_wiki", "query_index", "google"), chance.randint(3, 5))
-    replies = [chance.choice(("No results found.", "[]", "Nothing found", "Error: not found", '{"results": []}')) for _ in names]
+    names = chance.sample(
+        ("web_search", "search_docs", "find_page", "lookup", "browse", "ask_wiki", "query_index", "google"),
+        chance.randint(3, 5),
+    )
+    replies = [
+        chance.choice(("No results found.", "[]", "Nothing found", "Error: not found", '{"results": []}'))
+        for _ in names
+    ]
     same = READS[1][0].result(chance) if chance.random() < 0.3 else None
     keys = [chance.choice(("query", "q", "text", "question")) for _ in names]
     for turn in range(chance.randint(7, 14)):
@@ -152,13 +164,23 @@ BUSY = (
 def polling(script: Script) -> None:
     """A long job: the same call and the same reply until it is done."""
     chance = script.chance
-    name = chance.choice(("get_job_status", "check_build", "poll_task", "getDeploymentStatus", "job_progress", "describe_instance"))
+    name = chance.choice(
+        ("get_job_status", "check_build", "poll_task", "getDeploymentStatus", "job_progress", "describe_instance")
+    )
     arguments, busy = {"job_id": chance.identifier()}, chance.choice(BUSY)
     pauses, counts = chance.random() < 0.4, chance.random() < 0.3
     for turn in range(chance.randint(4, 40)):
         script.call(name, arguments, f'{{"status": "running", "progress": {min(99, 3 * turn)}}}' if counts else busy)
         if pauses:
-            script.call(*chance.choice((("sleep", {"seconds": 30}, "ok"), ("wait", {"ms": 5000}, ""), ("bash", {"command": "sleep 20"}, ""))))
+            script.call(
+                *chance.choice(
+                    (
+                        ("sleep", {"seconds": 30}, "ok"),
+                        ("wait", {"ms": 5000}, ""),
+                        ("bash", {"command": "sleep 20"}, ""),
+                    )
+                )
+            )
     script.call(name, arguments, '{"status": "succeeded"}')
 
 
@@ -179,7 +201,12 @@ def polling_by_shell(script: Script) -> None:
 def task_list(script: Script) -> None:
     """Others work; the agent looks at the list between its own calls."""
     chance = script.chance
-    tasks = json.dumps([{"id": n, "owner": chance.choice(NAMES), "status": chance.choice(("in_progress", "pending"))} for n in range(4)])
+    tasks = json.dumps(
+        [
+            {"id": n, "owner": chance.choice(NAMES), "status": chance.choice(("in_progress", "pending"))}
+            for n in range(4)
+        ]
+    )
     for _ in range(chance.randint(4, 12)):
         script.call(chance.choice(("task_list",)), {}, tasks)
         script.fresh(chance.randint(0, 2))
@@ -201,8 +228,17 @@ def batch_changes(script: Script) -> None:
 def test_runs(script: Script) -> None:
     """Tests again after each fix, and often the same two still fail."""
     chance = script.chance
-    run = chance.choice((("run_tests", {}), ("bash", {"command": "pytest -q tests"}), ("execute_command", {"cmd": "npm test"}), ("run_tests", {"path": "tests/unit"})))
-    reply = chance.choice(("2 failed, 31 passed", "FAILED tests/test_a.py::test_b - AssertionError", "Error: 1 test failed\nexit code 1"))
+    run = chance.choice(
+        (
+            ("run_tests", {}),
+            ("bash", {"command": "pytest -q tests"}),
+            ("execute_command", {"cmd": "npm test"}),
+            ("run_tests", {"path": "tests/unit"}),
+        )
+    )
+    reply = chance.choice(
+        ("2 failed, 31 passed", "FAILED tests/test_a.py::test_b - AssertionError", "Error: 1 test failed\nexit code 1")
+    )
     for _ in range(chance.randint(4, 12)):
         for _ in range(chance.randint(0, 2)):
             script.use(chance.choice(script.tools))
@@ -214,7 +250,15 @@ def test_runs(script: Script) -> None:
 def screen_steps(script: Script) -> None:
     """Scroll, press, next: the same step with the same "ok", each one moves on."""
     chance = script.chance
-    name, arguments = chance.choice((("scroll", {"direction": "down"}), ("press_key", {"key": "Tab"}), ("click_next", {}), ("browser_scroll", {"dy": 600}), ("step", {})))
+    name, arguments = chance.choice(
+        (
+            ("scroll", {"direction": "down"}),
+            ("press_key", {"key": "Tab"}),
+            ("click_next", {}),
+            ("browser_scroll", {"dy": 600}),
+            ("step", {}),
+        )
+    )
     for _ in range(chance.randint(4, 16)):
         script.call(name, arguments, chance.choice(("ok", "ok", "ok")))
         if chance.random() < 0.3:
@@ -279,13 +323,19 @@ def paging(script: Script) -> None:
     chance = script.chance
     relative = chance.random() < 0.5
     for page in range(chance.randint(4, 20)):
-        script.call("next_page" if relative else "list_items", {} if relative else {"page": page}, READS[1][0].result(chance))
+        script.call(
+            "next_page" if relative else "list_items", {} if relative else {"page": page}, READS[1][0].result(chance)
+        )
 
 
 def queue_work(script: Script) -> None:
     """The same call hands out one piece of work after another."""
     for item in range(script.chance.randint(4, 12)):
-        script.call("claim_next_item", {"queue": "images"}, json.dumps({"id": f"img_{script.chance.hexadecimal(8)}", "n": item, "kind": "resize"}))
+        script.call(
+            "claim_next_item",
+            {"queue": "images"},
+            json.dumps({"id": f"img_{script.chance.hexadecimal(8)}", "n": item, "kind": "resize"}),
+        )
         script.call("resize", {"item": item}, "ok")
 
 
@@ -296,7 +346,11 @@ def nothing_there(script: Script) -> None:
         script.call(
             *chance.choice(
                 (
-                    ("search_direct_flight", {"origin": chance.choice(CITIES), "destination": chance.choice(CITIES), "date": chance.date()}, "[]"),
+                    (
+                        "search_direct_flight",
+                        {"origin": chance.choice(CITIES), "destination": chance.choice(CITIES), "date": chance.date()},
+                        "[]",
+                    ),
                     ("get_user", {"id": chance.randint(1, 9999)}, '{"error": "user not found"}'),
                     ("grep_search", {"pattern": f"{chance.choice(VERBS)}_{chance.choice(NOUNS)}"}, "No matches found"),
                 )
@@ -306,7 +360,9 @@ def nothing_there(script: Script) -> None:
 
 def same_readings(script: Script) -> None:
     """Many devices, all well."""
-    reply = json.dumps({"temperature": 20, "unit": "C", "healthy": True, "firmware": "4.2.1", "site": script.chance.choice(CITIES)})
+    reply = json.dumps(
+        {"temperature": 20, "unit": "C", "healthy": True, "firmware": "4.2.1", "site": script.chance.choice(CITIES)}
+    )
     for sensor in range(script.chance.randint(5, 20)):
         script.call("read_sensor", {"sensor": sensor}, reply)
 
@@ -323,7 +379,13 @@ def user_asks_again(script: Script) -> None:
 def checks_after_changes(script: Script) -> None:
     """Lint, type check, status: after each change, and all is well."""
     chance = script.chance
-    check = chance.choice((("lint", {}, "No issues found."), ("bash", {"command": "git status --short"}, " M src/a.py"), ("type_check", {"path": "src"}, "Success: no issues found in 12 source files")))
+    check = chance.choice(
+        (
+            ("lint", {}, "No issues found."),
+            ("bash", {"command": "git status --short"}, " M src/a.py"),
+            ("type_check", {"path": "src"}, "Success: no issues found in 12 source files"),
+        )
+    )
     for _ in range(chance.randint(4, 10)):
         script.use(chance.choice(CHANGES[:4]))
         script.call(*check)
@@ -341,7 +403,11 @@ def dice_and_clocks(script: Script) -> None:
 
 def notes_and_thoughts(script: Script) -> None:
     for _ in range(script.chance.randint(4, 12)):
-        script.call("think", {"thought": script.chance.sentence()}, script.chance.choice(("", "", "Your thought has been logged.")))
+        script.call(
+            "think",
+            {"thought": script.chance.sentence()},
+            script.chance.choice(("", "", "Your thought has been logged.")),
+        )
         script.fresh(script.chance.randint(0, 1))
 
 
@@ -359,7 +425,17 @@ def two_looks(script: Script) -> None:
 
 
 Maker = Callable[[Script], None]
-LOOPS: tuple[Maker, ...] = (identical, alternating, period_3_to_6, interleaved, volatile_results, volatile_arguments, reworded, switching, unrecorded)
+LOOPS: tuple[Maker, ...] = (
+    identical,
+    alternating,
+    period_3_to_6,
+    interleaved,
+    volatile_results,
+    volatile_arguments,
+    reworded,
+    switching,
+    unrecorded,
+)
 WORK: tuple[Maker, ...] = (
     polling,
     polling_by_shell,

@@ -9,13 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-NOUNS = (
-    "invoice ledger parser cache router session token kernel buffer schema index widget planet bridge harbour engine lantern "
-    "garden museum recipe orchid turbine ferry glacier violin comet market archive canal meadow falcon quarry tunnel".split()
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NOUNS = _words(
+    "invoice ledger parser cache router session token kernel buffer schema index widget planet bridge "
+    "harbour engine lantern garden museum recipe orchid turbine ferry glacier violin comet market archive "
+    "canal meadow falcon quarry tunnel"
 )
-VERBS = "load merge render parse compare export resolve rotate encode measure retry collect align trim index sort".split()
-CITIES = "Lisbon Nairobi Oslo Quito Hanoi Tunis Perth Lima Cork Turin Kyoto Dakar".split()
-NAMES = "Ada Bruno Chloe Dmitri Esi Farid Greta Hugo Ines Jonas Kemal Lena".split()
+VERBS = _words(
+    "load merge render parse compare export resolve rotate encode measure retry collect align trim index sort"
+)
+CITIES = _words("Lisbon Nairobi Oslo Quito Hanoi Tunis Perth Lima Cork Turin Kyoto Dakar")
+NAMES = _words("Ada Bruno Chloe Dmitri Esi Farid Greta Hugo Ines Jonas Kemal Lena")
 EXTENSIONS = ("py", "ts", "go", "rs", "md", "json", "yaml", "java")
 
 
@@ -26,12 +34,16 @@ class Chance(random.Random):
         return " ".join(self.choice(NOUNS) for _ in range(self.randint(least, most)))
 
     def sentence(self) -> str:
-        words = [self.choice((self.choice(NOUNS), self.choice(VERBS), "the", "of", "with")) for _ in range(self.randint(6, 18))]
+        words = [
+            self.choice((self.choice(NOUNS), self.choice(VERBS), "the", "of", "with"))
+            for _ in range(self.randint(6, 18))
+        ]
         return " ".join(words).capitalize() + "."
 
     def path(self) -> str:
         folders = "/".join(self.choice(NOUNS) for _ in range(self.randint(1, 3)))
-        return f"{self.choice(('src', 'lib', 'app', 'docs', '/repo'))}/{folders}/{self.choice(VERBS)}_{self.choice(NOUNS)}.{self.choice(EXTENSIONS)}"
+        top, name = self.choice(("src", "lib", "app", "docs", "/repo")), f"{self.choice(VERBS)}_{self.choice(NOUNS)}"
+        return f"{top}/{folders}/{name}.{self.choice(EXTENSIONS)}"
 
     def hexadecimal(self, length: int) -> str:
         return "".join(self.choice("0123456789abcdef") for _ in range(length))
@@ -71,18 +83,22 @@ class Tool:
 
 
 def _text(chance: Chance) -> str:
-    return "\n".join(chance.sentence() for _ in range(chance.choice((1, 3, 8, 30, 120))))
+    return "\n".join(chance.sentence() for _ in range(chance.choice((1, 1, 3, 3, 8, 8, 30))))
 
 
 def _code(chance: Chance) -> str:
-    lines = [f"def {chance.choice(VERBS)}_{chance.choice(NOUNS)}(value):\n    return value + {chance.randint(1, 99)}\n" for _ in range(chance.choice((2, 6, 40)))]
+    lines = [
+        f"def {chance.choice(VERBS)}_{chance.choice(NOUNS)}(value):\n    return value + {chance.randint(1, 99)}\n"
+        for _ in range(chance.choice((2, 6, 40)))
+    ]
     return "\n".join(lines)
 
 
 def _records(chance: Chance) -> str:
     fields = chance.sample(NOUNS, chance.randint(2, 6))
     rows = [
-        {field: chance.choice((chance.randint(1, 9999), chance.phrase(1, 3), chance.date())) for field in fields} | {"id": chance.randint(1, 99999)}
+        {field: chance.choice((chance.randint(1, 9999), chance.phrase(1, 3), chance.date())) for field in fields}
+        | {"id": chance.randint(1, 99999)}
         for _ in range(chance.choice((1, 3, 10, 40)))
     ]
     value: Any = rows if chance.random() < 0.5 else {"results": rows, "total": len(rows)}
@@ -90,7 +106,15 @@ def _records(chance: Chance) -> str:
 
 
 def _record(chance: Chance) -> str:
-    return json.dumps({"id": chance.randint(1, 99999), "name": chance.choice(NAMES), "city": chance.choice(CITIES), "since": chance.date(), "note": chance.sentence()})
+    return json.dumps(
+        {
+            "id": chance.randint(1, 99999),
+            "name": chance.choice(NAMES),
+            "city": chance.choice(CITIES),
+            "since": chance.date(),
+            "note": chance.sentence(),
+        }
+    )
 
 
 def _listing(chance: Chance) -> str:
@@ -116,7 +140,13 @@ def _id(chance: Chance) -> dict[str, Any]:
 def _shell(chance: Chance) -> dict[str, Any]:
     return {
         "command": chance.choice(
-            (f"cat {chance.path()}", f"grep -rn {chance.choice(NOUNS)} src", f"ls -la {chance.choice(NOUNS)}/", f"head -50 {chance.path()}", f"find . -name '*{chance.choice(NOUNS)}*'")
+            (
+                f"cat {chance.path()}",
+                f"grep -rn {chance.choice(NOUNS)} src",
+                f"ls -la {chance.choice(NOUNS)}/",
+                f"head -50 {chance.path()}",
+                f"find . -name '*{chance.choice(NOUNS)}*'",
+            )
         )
     }
 
@@ -131,7 +161,11 @@ READS: tuple[tuple[Tool, ...], ...] = (
     ),
     (
         Tool("web_search", _query, _records),
-        Tool("fetch_url", lambda c: {"url": f"https://{c.choice(NOUNS)}.example/{c.choice(NOUNS)}/{c.randint(1, 999)}"}, _page),
+        Tool(
+            "fetch_url",
+            lambda c: {"url": f"https://{c.choice(NOUNS)}.example/{c.choice(NOUNS)}/{c.randint(1, 999)}"},
+            _page,
+        ),
         Tool("search_papers", _query, _records),
         Tool("summarize_page", lambda c: {"url": f"https://{c.choice(NOUNS)}.example/{c.randint(1, 999)}"}, _text),
         Tool("lookup_entity", lambda c: {"name": c.phrase(1, 2)}, _record),
@@ -140,11 +174,25 @@ READS: tuple[tuple[Tool, ...], ...] = (
         Tool("get_order_details", lambda c: {"order_id": f"#W{c.randint(1000000, 9999999)}"}, _record),
         Tool("get_user_details", lambda c: {"user_id": f"{c.choice(NAMES).lower()}_{c.randint(1000, 9999)}"}, _record),
         Tool("searchProducts", _query, _records),
-        Tool("calculate", lambda c: {"expression": f"{c.randint(1, 999)} * {c.randint(1, 99)} + {c.randint(1, 99)}"}, lambda c: str(c.randint(1, 99999))),
-        Tool("get_shipping_quote", lambda c: {"city": c.choice(CITIES), "weight": c.randint(1, 40)}, lambda c: json.dumps({"price": c.randint(3, 90), "days": c.randint(1, 9)})),
+        Tool(
+            "calculate",
+            lambda c: {"expression": f"{c.randint(1, 999)} * {c.randint(1, 99)} + {c.randint(1, 99)}"},
+            lambda c: str(c.randint(1, 99999)),
+        ),
+        Tool(
+            "get_shipping_quote",
+            lambda c: {"city": c.choice(CITIES), "weight": c.randint(1, 40)},
+            lambda c: json.dumps({"price": c.randint(3, 90), "days": c.randint(1, 9)}),
+        ),
     ),
     (
-        Tool("query_database", lambda c: {"sql": f"SELECT {c.choice(NOUNS)} FROM {c.choice(NOUNS)} WHERE {c.choice(NOUNS)} > {c.randint(1, 999)}"}, _records),
+        Tool(
+            "query_database",
+            lambda c: {
+                "sql": f"SELECT {c.choice(NOUNS)} FROM {c.choice(NOUNS)} WHERE {c.choice(NOUNS)} > {c.randint(1, 999)}"
+            },
+            _records,
+        ),
         Tool("describe_table", lambda c: {"table": c.choice(NOUNS)}, _records),
         Tool("get_metrics", lambda c: {"service": c.choice(NOUNS), "window": c.choice(("5m", "1h", "1d"))}, _records),
         Tool("get_alert", _id, _record),
@@ -176,7 +224,15 @@ CHANGES = (
     Tool("move_file", lambda c: {"source": c.path(), "destination": c.path()}, lambda c: c.choice(DONE)),
     Tool("apply_patch", lambda c: {"patch": f"--- a/{c.path()}\n+{c.sentence()}"}, lambda c: c.choice(DONE)),
     Tool("update_record", lambda c: {"id": c.randint(1, 99999), "note": c.sentence()}, lambda c: c.choice(DONE)),
-    Tool("send_email", lambda c: {"to": f"{c.choice(NAMES).lower()}@example.org", "body": c.sentence()}, lambda c: c.choice(DONE)),
-    Tool("create_ticket", lambda c: {"title": c.phrase(), "body": c.sentence()}, lambda c: json.dumps({"id": c.randint(1000, 99999), "state": "created"})),
+    Tool(
+        "send_email",
+        lambda c: {"to": f"{c.choice(NAMES).lower()}@example.org", "body": c.sentence()},
+        lambda c: c.choice(DONE),
+    ),
+    Tool(
+        "create_ticket",
+        lambda c: {"title": c.phrase(), "body": c.sentence()},
+        lambda c: json.dumps({"id": c.randint(1000, 99999), "state": "created"}),
+    ),
     Tool("bash", lambda c: {"command": f"sed -i 's/{c.choice(NOUNS)}/{c.choice(NOUNS)}/' {c.path()}"}, lambda c: ""),
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from checkengine.detectors.tool_calls.canonical import canonical, digest
+from checkengine.detectors.tool_calls.delimiters import CALL_HEAD
 from checkengine.detectors.tool_calls.payload import Parsed, call_of, has_arguments, parse_calls
 
 
@@ -26,6 +27,8 @@ class ToolCall:
     """As parsed; None where it is not well formed."""
     typed: bool = True
     """False where the family writes every argument as text."""
+    looks_like_one: bool = True
+    """Its payload begins as a call's does: else the tags may stand in prose."""
     complete: bool = True
     """False where the payload was too long to be kept: then nothing is known of its form."""
 
@@ -79,4 +82,6 @@ def _call(parsed: Parsed, start: int, end: int) -> ToolCall:
 
 def _call_from_text(text: str, start: int, end: int) -> ToolCall:
     tag = _FUNCTION_TAG.search(text)
-    return ToolCall(tag.group(1) if tag else None, digest(" ".join(text.split())), False, start, end)
+    begins = CALL_HEAD.match(text[:512].encode()) is not None
+    key = digest(" ".join(text.split()))
+    return ToolCall(tag.group(1) if tag else None, key, False, start, end, looks_like_one=begins)

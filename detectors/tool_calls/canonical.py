@@ -8,7 +8,7 @@ from typing import Any
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no white space, ASCII only; what JSON cannot hold stands as its `repr`. Never raises."""
+    """JSON with sorted keys and no white space, ASCII only; what JSON cannot hold, as its `repr`. Never raises."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_shown)
     except (ValueError, TypeError, RecursionError):

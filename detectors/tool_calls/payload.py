@@ -126,7 +126,7 @@ def _parts(text: str, opening: re.Pattern[str]) -> Iterator[tuple[str, str]]:
     """Each opening's group and what stands behind it, up to the next opening."""
     found = list(opening.finditer(text))
     ends = [following.start() for following in found[1:]] + [len(text)]
-    for match, end in zip(found, ends, strict=True):
+    for match, end in zip(found, ends, strict=False):
         yield match.group(1), text[match.end() : end]
 
 
@@ -144,9 +144,7 @@ def _functions(text: str, match: re.Match[str]) -> list[Parsed]:
 
 
 def _invokes(text: str, match: re.Match[str]) -> list[Parsed]:
-    return [
-        Parsed(name, _parameters(body, _INVOKE_PARAMETER), typed=False) for name, body in _parts(text, _INVOKE)
-    ]
+    return [Parsed(name, _parameters(body, _INVOKE_PARAMETER), typed=False) for name, body in _parts(text, _INVOKE)]
 
 
 def _pairs(text: str, match: re.Match[str]) -> list[Parsed] | None:
@@ -219,7 +217,10 @@ _SHAPES: tuple[tuple[re.Pattern[str], Callable[[str, re.Match[str]], list[Parsed
     (re.compile(r"\s*([\w.\-]{1,256}(?::\d+)?)\s*<\|tool_call_argument_begin\|>"), _named_json),
     (re.compile(r"\s*function\s*<｜tool▁sep｜>\s*([^\s<]{1,256})"), _named_json),
     (re.compile(r"\s*([^\s<]{1,256})\s*<｜tool▁sep｜>"), _named_json),
-    (re.compile(r"[^<]{0,256}?\bto=([^\s<]{1,256})[^<]{0,256}(?:<\|constrain\|>[^<]{0,64})?<\|message\|>"), _named_json),
+    (
+        re.compile(r"[^<]{0,256}?\bto=([^\s<]{1,256})[^<]{0,256}(?:<\|constrain\|>[^<]{0,64})?<\|message\|>"),
+        _named_json,
+    ),
     (
         re.compile(r"([\w.\-]{1,256})\s*(?:<\|channel\|>[^<]{0,256})?(?:<\|constrain\|>[^<]{0,64})?<\|message\|>"),
         _named_json,

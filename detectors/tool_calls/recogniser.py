@@ -7,7 +7,14 @@ from collections.abc import Callable
 
 from checkengine.detectors.tool_calls.call import ToolCall, call_from_part, calls_from_payload, is_call, named_call
 from checkengine.detectors.tool_calls.cycle import TailCycle
-from checkengine.detectors.tool_calls.delimiters import BARE_JSON, CALL_HEAD, DIALECTS, MISTRAL, MISTRAL_ARGUMENTS, Dialect
+from checkengine.detectors.tool_calls.delimiters import (
+    BARE_JSON,
+    CALL_HEAD,
+    DIALECTS,
+    MISTRAL,
+    MISTRAL_ARGUMENTS,
+    Dialect,
+)
 from checkengine.detectors.tool_calls.json_span import JsonSpan
 from checkengine.detectors.tool_calls.tags import tags_of
 

@@ -17,7 +17,11 @@ class Tags:
         sections = [section for dialect in dialects for section in dialect.sections]
         self.section_openings = frozenset(opening for opening, _ in sections)
         self.all = frozenset(
-            (*self.openings, *(d.closing for d in dialects if d.closing), *(tag for section in sections for tag in section))
+            (
+                *self.openings,
+                *(d.closing for d in dialects if d.closing),
+                *(tag for section in sections for tag in section),
+            )
         )
         by_length = sorted(self.all, key=len, reverse=True)
         self.search = re.compile(b"|".join(re.escape(tag) for tag in by_length)).search

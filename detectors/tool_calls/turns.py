@@ -15,8 +15,10 @@ from typing import Literal
 
 from checkengine.detectors.tool_calls.canonical import canonical, digest
 from checkengine.detectors.tool_calls.messages import Round, Said, ToolUse, UserTurn
-from checkengine.detectors.tool_calls.outcomes import Outcome, Purpose, outcome_of
-from checkengine.detectors.tool_calls.volatile import lasting_arguments, masked, same_but_for_ids
+from checkengine.detectors.tool_calls.outcomes import Outcome, outcome_of
+from checkengine.detectors.tool_calls.purposes import Purpose
+from checkengine.detectors.tool_calls.results import ResultBook, SameAs
+from checkengine.detectors.tool_calls.volatile import lasting_arguments
 
 Rule = Literal["identical", "cycle", "interleaved", "reworded", "switching", "retries"]
 
@@ -44,7 +46,7 @@ class TurnLimits:
     """The same acknowledged step (scroll, press, next): each one moves on."""
     retries: int = 25
     """Retries against an unreachable service."""
-    unrecorded: int = 6
+    unrecorded: int = 5
     """The same call whose result nobody recorded."""
 
 
@@ -76,6 +78,9 @@ class _Event:
     novel: bool
     result: bytes = b""
     key: bytes = b""
+    """Of call and result…"""
+    loose: bytes = b""
+    """…and with all ids left out of the result: enough where the calls follow each other at once."""
     outcome: Outcome = Outcome.MISSING
     length: int = 0
     excused: bool = False
@@ -84,7 +89,6 @@ class _Event:
 
 KEPT = 48
 REMEMBERED = 4096
-LONGEST_RESULT = 262_144
 SUBSTANTIVE = 48
 """Characters of a result below which equality says little."""
 
@@ -94,8 +98,9 @@ class TurnLoops:
 
     def __init__(self, limits: TurnLimits | None = None) -> None:
         self.limits = limits or TurnLimits()
-        self._seen: dict[bytes, tuple[bytes, str]] = {}
-        """By call: digest and masked head of its last result."""
+        self._seen: dict[bytes, None] = {}
+        """Calls made before, oldest first."""
+        self._results = ResultBook()
         self._last_user = ""
         self._said_since_call = True
         self._restart()
@@ -145,22 +150,21 @@ class TurnLoops:
         spoken = [text for text in texts if sum(map(str.isalpha, text)) >= 4]
         words = frozenset(islice(_words(spoken), 64))
         wish = digest(canonical(sorted(spoken))) if spoken else None
-        return _Event(use.name, call, wish, words, Purpose(use.name, arguments), message, call not in self._seen)
+        novel = call not in self._seen
+        if len(self._seen) >= REMEMBERED:
+            self._seen.pop(next(iter(self._seen)))
+        self._seen[call] = None
+        return _Event(use.name, call, wish, words, Purpose(use.name, arguments), message, novel)
 
     def _settle(self, event: _Event, use: ToolUse) -> None:
         text = use.result
         event.outcome = outcome_of(text, event.purpose, failed=use.failed)
         event.length = len(text) if text is not None else 0
-        head = "" if text is None else (text if event.purpose.fresh else masked(text))
-        event.result = digest(head) if text is not None else b"unrecorded"
-        known = self._seen.get(event.call)
-        if known is not None and known[0] != event.result and not event.purpose.fresh:
-            if known[1] and same_but_for_ids(known[1], head):
-                event.result = known[0]
-        if known is None and len(self._seen) >= REMEMBERED:
-            self._seen.pop(next(iter(self._seen)))
-        self._seen[event.call] = (event.result, head[:LONGEST_HEAD])
-        event.key = event.call + event.result
+        event.result = digest(text) if text is not None else b"unrecorded"
+        same = SameAs(event.result, event.result)
+        if text is not None:
+            same = self._results.enter(event.call, text, exact=event.purpose.fresh)
+        event.key, event.loose = event.call + same.strict, event.call + same.loose
         event.excused = self._is_excused(event)
         self._push(event)
 
@@ -183,7 +187,7 @@ class TurnLoops:
         run = self._run(event.call, by_call=True)
         if self._certain or len(run) < 1 or any(one.excused for one in run) or event.purpose.waits:
             return None
-        if len({one.key for one in run}) > 1 or self._steps_on(run[0]) or run[0].outcome == Outcome.MISSING:
+        if len({one.loose for one in run}) > 1 or self._steps_on(run[0]) or run[0].outcome == Outcome.MISSING:
             return None
         if _messages(run) + 1 < self.limits.identical - 1 or run[-1].message == event.message:
             return None
@@ -208,20 +212,20 @@ class TurnLoops:
         return reading
 
     def _run(self, key: bytes, *, by_call: bool = False) -> list[_Event]:
-        """The last events in a row with this key, oldest first; waiting in between does not count."""
+        """The last events in a row with this loose key, oldest first; waiting in between does not count."""
         run: list[_Event] = []
         for one in reversed(self._events):
-            if (one.call if by_call else one.key) == key:
+            if (one.call if by_call else one.loose) == key:
                 run.append(one)
             elif not one.purpose.waits:
                 break
         return run[::-1]
 
     def _steps_on(self, event: _Event) -> bool:
-        return event.purpose.relative and event.outcome == Outcome.ACKNOWLEDGED
+        return event.purpose.fresh or (event.purpose.relative and event.outcome == Outcome.ACKNOWLEDGED)
 
     def _identical(self, event: _Event) -> TurnReading | None:
-        run = self._run(event.key)
+        run = self._run(event.loose)
         needed = self.limits.identical
         if event.outcome == Outcome.MISSING:
             needed = self.limits.unrecorded
@@ -232,7 +236,7 @@ class TurnLoops:
         return TurnReading("identical", True, event.message, run[0].message, _messages(run))
 
     def _retried(self, event: _Event) -> TurnReading | None:
-        run = self._run(event.key)
+        run = self._run(event.loose)
         if event.outcome != Outcome.UNREACHED or _messages(run) < self.limits.retries:
             return None
         self._certain = True
@@ -249,7 +253,10 @@ class TurnLoops:
             if last[period:] != last[:-period] or len(set(last[:period])) == 1:
                 continue
             cycle = events[-length:]
-            if any(one.excused or one.outcome == Outcome.MISSING for one in cycle) or _messages(cycle) < self.limits.cycles:
+            if (
+                any(one.excused or one.outcome == Outcome.MISSING for one in cycle)
+                or _messages(cycle) < self.limits.cycles
+            ):
                 continue
             if all(one.outcome == Outcome.ACKNOWLEDGED for one in cycle) and any(map(self._steps_on, cycle)):
                 continue
@@ -266,7 +273,11 @@ class TurnLoops:
             return None
         recent = self._recent()
         same = [one for one in recent if one.key == event.key]
-        needed = self.limits.reread if event.purpose.looks_again and self._is_sparse(recent, same) else self.limits.interleaved
+        needed = (
+            self.limits.reread
+            if event.purpose.looks_again and self._is_sparse(recent, same)
+            else self.limits.interleaved
+        )
         if _messages(same) < needed or any(one.excused for one in same):
             return None
         return TurnReading("interleaved", True, event.message, same[0].message, _messages(same))
@@ -278,41 +289,47 @@ class TurnLoops:
         return len(others) >= 2 * (len(same) - 1) and 2 * sum(one.novel for one in others) > len(others)
 
     def _reworded(self, event: _Event) -> TurnReading | None:
-        if not event.words or event.purpose.changes or event.outcome not in (Outcome.CONTENT, Outcome.EMPTY, Outcome.ERROR):
+        if (
+            not event.words
+            or event.purpose.changes
+            or event.outcome not in (Outcome.CONTENT, Outcome.EMPTY, Outcome.ERROR)
+        ):
             return None
-        fruitless = event.outcome != Outcome.CONTENT or event.length < SUBSTANTIVE
-        if not event.purpose.queries or (fruitless and len(event.words) < 2):
+        fruitless, short = event.outcome != Outcome.CONTENT, event.length < SUBSTANTIVE
+        if not event.purpose.queries or ((fruitless or short) and len(event.words) < 2):
             return None
         same = [
             one
             for one in self._recent()[-12:]
             if one.purpose.queries and (one.result == event.result or (fruitless and one.outcome == event.outcome))
         ]
-        if fruitless:
+        if fruitless or short:
             same = [one for one in same if one is event or _alike(one.words, event.words)]
-        needed = self.limits.fruitless if fruitless else self.limits.reworded
+        needed = self.limits.fruitless if fruitless else self.limits.reworded + short
         if _messages(same) < needed or len({one.call for one in same}) < 3 or any(one.excused for one in same):
             return None
         return TurnReading("reworded", True, event.message, same[0].message, _messages(same))
+
+    def _same_wish(self, one: _Event, event: _Event, vain: tuple[Outcome, ...]) -> bool:
+        """The same words and the same result or none in vain; or words alike and the very same result in vain."""
+        if one.excused or one.purpose.changes:
+            return False
+        in_vain = event.outcome in vain and one.outcome in vain
+        if one.wish == event.wish:
+            return one.result == event.result or in_vain
+        return in_vain and one.result == event.result and _alike(one.words, event.words)
 
     def _switched(self, event: _Event) -> TurnReading | None:
         if event.wish is None or event.purpose.changes:
             return None
         vain = (Outcome.EMPTY, Outcome.ERROR)
-        if event.outcome not in (*vain, Outcome.CONTENT) or (event.outcome == Outcome.CONTENT and event.length < SUBSTANTIVE):
+        if event.outcome not in (*vain, Outcome.CONTENT):
             return None
-        same = [
-            one
-            for one in self._recent()
-            if one.wish == event.wish
-            and (one.result == event.result or (event.outcome in vain and one.outcome in vain))
-        ]
-        if len({one.name for one in same}) < 2 or _messages(same) < self.limits.switching:
+        same = [one for one in self._recent() if self._same_wish(one, event, vain)]
+        exact = sum(one.wish == event.wish for one in same) == len(same)
+        if len({one.name for one in same}) < 2 or _messages(same) < self.limits.switching + (not exact):
             return None
         return TurnReading("switching", True, event.message, same[0].message, _messages(same))
-
-
-LONGEST_HEAD = 20_000
 
 
 def _messages(events: Iterable[_Event]) -> int:

@@ -161,16 +161,19 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if wanted is True and isinstance(instance, list) and len(instance) <= MOST_UNIQUE_ITEMS:
-        if len({canonical(item) for item in instance}) < len(instance):
-            yield ValidationError("uniqueItems")
+    if wanted is not True or not isinstance(instance, list) or len(instance) > MOST_UNIQUE_ITEMS:
+        return
+    if len({canonical(item) for item in instance}) < len(instance):
+        yield ValidationError("uniqueItems")
 
 
 def _nullable(keyword: Keyword) -> Keyword:
     """OpenAPI's `nullable`, which tool definitions often carry."""
 
     def checked(validator: Any, types: Any, instance: Any, schema: Any) -> Any:
-        return () if instance is None and schema.get("nullable") is True else keyword(validator, types, instance, schema)
+        return (
+            () if instance is None and schema.get("nullable") is True else keyword(validator, types, instance, schema)
+        )
 
     return checked
 

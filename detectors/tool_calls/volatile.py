@@ -6,18 +6,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-MOST_TEXT = 20_000
+MOST_TEXT = 8_000
 """Characters of a result in which volatile parts are looked for; the rest must be equal."""
 _WEEKDAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?"
+_DAY = rf"(?:{_MONTH} +\d{{1,2}}|\d{{1,2}} +{_MONTH})"
+_ZONE = r"(?: ?[AP]M)?(?: +[A-Z]{2,5})?"
 _UNITS = r"(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?|hours?|days?)"
 _MASKS = re.compile(
     "|".join(
         (
-            r"\b\d{4}[-/]\d{2}[-/]\d{2}[T ]{1,2}\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?: ?Z| ?UTC| ?GMT| ?[+-]\d{2}:?\d{2})?",
-            rf"\b{_WEEKDAY},? +(?:{_MONTH} +\d{{1,2}}|\d{{1,2}} +{_MONTH})\b[ ,\d:]{{0,16}}(?: ?[AP]M)?(?: +[A-Z]{{2,5}})?(?: +\d{{4}})?",
-            rf"\b(?:{_MONTH} +\d{{1,2}}|\d{{1,2}} +{_MONTH}),?(?: +\d{{4}},?)?(?: +at)? +{_CLOCK}(?: ?[AP]M)?(?: +[A-Z]{{2,5}})?",
+            rf"\b\d{{4}}[-/]\d{{2}}[-/]\d{{2}}[T ]{{1,2}}{_CLOCK}(?: ?Z| ?UTC| ?GMT| ?[+-]\d{{2}}:?\d{{2}})?",
+            rf"\b{_WEEKDAY},? +{_DAY}\b[ ,\d:]{{0,16}}{_ZONE}(?: +\d{{4}})?",
+            rf"\b{_DAY},?(?: +\d{{4}},?)?(?: +at)? +{_CLOCK}{_ZONE}",
             r"\b\d{1,2}:\d{2}:\d{2}(?:[.,]\d{1,9})?(?: ?[AP]M)?\b",
             r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b",
             r"\b0x[0-9a-fA-F]{6,16}\b",
@@ -25,7 +27,8 @@ _MASKS = re.compile(
             r"(?:/tmp|/var/tmp|/var/folders|/private/tmp)/[^\s\"'<>|]{1,256}",
             rf"\b\d+(?:\.\d+)? ?(?:ns|us|µs|ms)\b|\b\d+\.\d+ ?(?:s|secs?|seconds?)\b|\b\d+ ?{_UNITS} ago\b",
             rf"\b(?:took|elapsed|after|duration|latency|uptime|in)[:=\s]{{1,3}}\d+(?:\.\d+)? ?{_UNITS}\b",
-            r"\b(?:req|request|msg|call|chatcmpl|run|evt|event|trace|span|sess|session|txn|op|corr|ref|tmp|log)[_\-][A-Za-z0-9]{4,64}\b",
+            r"\b(?:req|request|msg|call|chatcmpl|run|evt|event|trace|span|sess|session|txn|op|corr|ref|tmp|log)"
+            r"[_\-][A-Za-z0-9]{4,64}\b",
             r"\b(?:request|req|trace|span|session|correlation|transaction|event|message|log|query)[ _\-]?id\W{1,5}[\w\-]{1,64}",
             r"\b(?:pid|PID|port)[ :=#]{1,3}\d{2,6}\b",
             r"\b(?=[A-Za-z_\-]{0,63}\d)(?=[\d_\-]{0,63}[A-Za-z])[A-Za-z0-9_\-]{20,64}\b",
@@ -40,6 +43,7 @@ _MASK_KEY = re.compile(
     r'call_?count|attempt)" ?: ?(?:"[^"]{0,128}"|-?[\d.eE+]{1,32})',
     re.I,
 )
+_DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"[\w.+:\-]+")
 _VOLATILE_ARGUMENT = re.compile(
     r"_?(?:(?:client_?)?(?:request|trace|span|correlation|idempotency|invocation|call|message)_?(?:id|key|token)|nonce|"
@@ -50,10 +54,18 @@ _VOLATILE_ARGUMENT = re.compile(
 
 def masked(text: str) -> str:
     """The text without clocks, durations, ids and temporary paths; a date alone and a small number stay."""
-    if not any(character.isdigit() for character in text[:MOST_TEXT]):
+    if _DIGIT.search(text, 0, MOST_TEXT) is None:
         return text
     head = _MASK_KEY.sub('""', text[:MOST_TEXT])
     return _MASKS.sub("\x00", head) + text[MOST_TEXT:]
+
+
+_ID_KEY = re.compile(r'"(?:_?id|uuid|guid|token|cursor|hash|key)" ?: ?(?:"[^"]{0,128}"|-?\d{1,32})', re.I)
+
+
+def without_ids(text: str) -> str:
+    """A masked text without the values of fields that are named as ids."""
+    return _ID_KEY.sub('""', text[:MOST_TEXT]) + text[MOST_TEXT:] if '"' in text else text
 
 
 def same_but_for_ids(one: str, other: str) -> bool:

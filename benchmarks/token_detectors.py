@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from checkengine.detectors import (
     CallLoops,
-    CycleDetector,
     SaladDetector,
     SaladTables,
     Script,
@@ -21,16 +19,12 @@ TOKENS = 20_000
 
 
 def token_detector_figures(vocabulary: Vocabulary, text_tokens: Sequence[int]) -> list[dict[str, Any]]:
-    """Nanoseconds a token over `text_tokens` (real output, repeated as needed) and, for cycles, over random tokens."""
+    """Nanoseconds a token over `text_tokens` (real output, repeated as needed); repetition has a module of its own."""
     text = [text_tokens[i % len(text_tokens)] for i in range(TOKENS)]
-    draw = random.Random(0)
-    noise = [draw.randrange(len(vocabulary)) for _ in range(TOKENS)]
     pieces = [vocabulary.piece(token) for token in text]
     scripts = [int(vocabulary.script[token]) for token in text]
     latin = 1 << Script.LATIN
     return [
-        _figure("cycle detector, random tokens", 2000, CycleDetector().push, noise),
-        _figure("cycle detector, real text", 2000, CycleDetector().push, text),
         _figure("script turns", 1000, ScriptSwitch(latin).push, scripts),
         _figure("tool calls, no call in the text", 1500, CallLoops().push, pieces),
         _figure("word salad", 3000, SaladDetector(SaladTables(vocabulary), latin).push, text),

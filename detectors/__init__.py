@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         scripts_of,
     )
     from checkengine.detectors.logits import RowStats, compile_backend, row_stats, warm_up
-    from checkengine.detectors.repetition import Cycle, CycleDetector, CycleLimits, seq_rep_n
+    from checkengine.detectors.repetition import RepetitionLimits, RepetitionReading, RepetitionStreams, seq_rep_n
     from checkengine.detectors.salad import SaladDetector, SaladLimits, SaladReading, SaladTables
     from checkengine.detectors.tool_calls import CallLimits, CallLoops, CallReading, ToolCall, ToolCallRecogniser
     from checkengine.detectors.vocabulary import Vocabulary
@@ -27,9 +27,9 @@ __all__ = [
     "CallLimits",
     "CallLoops",
     "CallReading",
-    "Cycle",
-    "CycleDetector",
-    "CycleLimits",
+    "RepetitionLimits",
+    "RepetitionReading",
+    "RepetitionStreams",
     "RowStats",
     "SaladDetector",
     "SaladLimits",
@@ -53,7 +53,7 @@ __all__ = [
 _MODULES = {
     "language": ("Script", "ScriptLimits", "ScriptReading", "ScriptSwitch", "expected_scripts", "scripts_of"),
     "logits": ("RowStats", "compile_backend", "row_stats", "warm_up"),
-    "repetition": ("Cycle", "CycleDetector", "CycleLimits", "seq_rep_n"),
+    "repetition": ("RepetitionLimits", "RepetitionReading", "RepetitionStreams", "seq_rep_n"),
     "salad": ("SaladDetector", "SaladLimits", "SaladReading", "SaladTables"),
     "tool_calls": ("CallLimits", "CallLoops", "CallReading", "ToolCall", "ToolCallRecogniser"),
     "vocabulary": ("Vocabulary",),

@@ -9,6 +9,7 @@ from checkengine.guards.ignored_stop import IgnoredStopGuard
 from checkengine.guards.impossible_token import ImpossibleTokenGuard
 from checkengine.guards.language import LanguageGuard
 from checkengine.guards.latency import LatencyGuard
+from checkengine.guards.magnitude import MagnitudeGuard
 from checkengine.guards.nonfinite import NonFiniteGuard
 from checkengine.guards.recurrence import RecurrenceGuard
 from checkengine.guards.repetition import RepetitionGuard
@@ -25,13 +26,14 @@ def build_guards(settings: GuardsSettings, vocabulary: Vocabulary) -> list[Guard
     return [
         NonFiniteGuard(),
         UniformGuard(settings.uniform, len(vocabulary)),
+        MagnitudeGuard(settings.magnitude),
         ImpossibleTokenGuard(vocabulary.possible),
         SamplerGuard(settings.sampler),
         EmbeddingGuard(),
         RecurrenceGuard(settings.recurrence),
         SpeculationGuard(settings.speculation),
         IgnoredStopGuard(),
-        RepetitionGuard(settings.repetition),
+        RepetitionGuard(settings.repetition, vocabulary),
         ToolCallGuard(settings.tool_calls, vocabulary),
         SaladGuard(settings.salad, vocabulary),
         LanguageGuard(settings.language, vocabulary),

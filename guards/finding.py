@@ -19,6 +19,7 @@ class Severity(IntEnum):
 CAUSE_ORDER: tuple[str, ...] = (
     "logits.nonfinite",
     "logits.uniform",
+    "logits.magnitude",
     "embedding.nonfinite",
     "embedding.zero",
     "embedding.constant",

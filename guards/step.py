@@ -67,6 +67,8 @@ class StepView:
     """Norms of the hidden state of a block that runs several times in a forward pass, row-aligned."""
     embeddings: NDArray[np.floating[Any]] | None = None
     """Vectors that an embeddings request returns, shape (rows, dimensions)."""
+    hidden: torch.Tensor | None = None
+    """Residual stream in front of the final norm, shape (rows, hidden size), in CPU memory; not to be kept."""
     masked: NDArray[np.bool_] | None = None
     """Aligned with `stats`: rows that were read behind a mask (grammar, top-k, banned tokens), whose -inf is legal.
     None: all of them are raw."""

@@ -34,11 +34,11 @@ def merge(parts: Sequence[RowStats]) -> RowStats:
     }
     if parts[0].level == "screen":
         return RowStats(**common)
-    counts = {name: _stack(parts, name).sum(0, dtype=np.int32) for name in ("nan", "positive_infinite")}
+    counted = ("nan", "positive_infinite", "negative_infinite")
+    counts: dict[str, Any] = {name: _stack(parts, name).sum(0, dtype=np.int32) for name in counted}
     return RowStats(
         **common,
         **counts,
-        negative_infinite=_stack(parts, "negative_infinite").sum(0, dtype=np.int32),
         fingerprint=_stack(parts, "fingerprint").sum(0, dtype=np.uint64),
         **_top(parts, maximum),
         **_distribution(parts, maximum, common["invalid"]),
@@ -73,7 +73,7 @@ def _top(parts: Sequence[RowStats], maximum: NDArray[np.float32]) -> dict[str, A
 
 def _distribution(
     parts: Sequence[RowStats], maximum: NDArray[np.float32], invalid: NDArray[np.bool_]
-) -> dict[str, NDArray[np.float32]]:
+) -> dict[str, Any]:
     """With the share w of each part: entropy = sum of w (entropy of the part - ln w)."""
     top = maximum.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from checkengine.detectors.logits.stats import Level, RowStats
 
@@ -38,10 +39,10 @@ class PackedStats:
 
     def row_stats(self) -> RowStats:
         """Of a block in CPU memory; columns are numbered in the whole vocabulary."""
-        floats: dict[str, NDArray[np.float32]] = dict(zip(FLOATS, self.floats.numpy(), strict=True))
+        floats: dict[str, Any] = dict(zip(FLOATS, self.floats.numpy(), strict=True))
         counts = self.counts.numpy()
         nan, positive = counts[0], counts[1]
-        flags = {"nonfinite": counts.any(axis=0), "invalid": (nan > 0) | (positive > 0)}
+        flags: dict[str, Any] = {"nonfinite": counts.any(axis=0), "invalid": (nan > 0) | (positive > 0)}
         # Adding zero turns -0.0 into +0.0: which of two equal zeros wins is the backend's accident.
         maximum, minimum = floats.pop("maximum") + np.float32(0), floats.pop("minimum") + np.float32(0)
         if self.level == "screen":

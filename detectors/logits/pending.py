@@ -10,6 +10,7 @@ from checkengine.detectors.logits.packed import PackedStats
 from checkengine.detectors.logits.stats import RowStats
 
 _STREAMS: dict[torch.device, Any] = {}
+_CUDA: Any = torch.cuda
 
 
 class DeviceRowStats:
@@ -57,12 +58,12 @@ def copy_aside(block: torch.Tensor) -> tuple[torch.Tensor, Any]:
     """Starts the copy of a device block into pinned memory on a side stream; returns it and the event of its end."""
     stream = _STREAMS.get(block.device)
     if stream is None:
-        stream = _STREAMS[block.device] = torch.cuda.Stream(block.device)
+        stream = _STREAMS[block.device] = _CUDA.Stream(block.device)
     host = torch.empty(block.shape, dtype=block.dtype, pin_memory=True)
-    stream.wait_stream(torch.cuda.current_stream(block.device))
-    with torch.cuda.stream(stream):
+    stream.wait_stream(_CUDA.current_stream(block.device))
+    with _CUDA.stream(stream):
         host.copy_(block, non_blocking=True)
-        done = torch.cuda.Event()
+        done = _CUDA.Event()
         done.record(stream)
     # The allocator must not hand the block to a later kernel of the main stream while the copy reads it.
     block.record_stream(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -11,7 +12,11 @@ _CANONICAL_NAN: Any = tl.constexpr((0x7FC00000, 0x7E00, 0x7FC0))
 """By format: float32, float16, bfloat16."""
 
 
-@triton.jit
+def kernel(function: Callable[..., Any]) -> Any:
+    return triton.jit(function)
+
+
+@kernel
 def _as_float32(word: Any, FORMAT: tl.constexpr) -> Any:
     if FORMAT == 0:
         return word.to(tl.float32, bitcast=True)
@@ -21,7 +26,7 @@ def _as_float32(word: Any, FORMAT: tl.constexpr) -> Any:
     return (word.to(tl.int32) << 16).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@kernel
 def _fingerprint_terms(word: Any, nan: Any, keys: Any, FORMAT: tl.constexpr, CANONICAL: tl.constexpr) -> Any:
     """As detectors/logits/fingerprint.py defines them, as int64; 64-bit arithmetic wraps."""
     if FORMAT == 0:
@@ -33,7 +38,7 @@ def _fingerprint_terms(word: Any, nan: Any, keys: Any, FORMAT: tl.constexpr, CAN
     return (product ^ (product >> 32)).to(tl.int64, bitcast=True)
 
 
-@triton.jit
+@kernel
 def _joined(high: Any, second: Any, index: Any, total: Any, weighted: Any) -> Any:
     """Lanes (or stretches) to one: maximum, second largest, lowest index, exponential sums at the maximum."""
     top = tl.max(high, 0)
@@ -44,7 +49,7 @@ def _joined(high: Any, second: Any, index: Any, total: Any, weighted: Any) -> An
     return top, runner_up, at, tl.sum(total * scale, 0), tl.sum(scale * (weighted + total * below), 0)
 
 
-@triton.jit
+@kernel
 def read_stretches(
     words: Any,
     stride: Any,
@@ -119,7 +124,7 @@ def read_stretches(
         tl.store(wide + field + at_result, tl.sum(fingerprint, 0))
 
 
-@triton.jit
+@kernel
 def join_stretches(
     floats: Any,
     counts: Any,

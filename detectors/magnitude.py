@@ -1,0 +1,122 @@
+"""Sizes that a healthy model does not reach: a limit far out in the tail, learnt from the rows seen so far.
+
+The limit of a reading is `u + 1.25 b ln(0.02 / p)`, never below `1.5 u`: `u` is the 98 % quantile of the last rows and
+`b = (99 % quantile - u) / ln 2` the mean excess over it where the tail is exponential (peaks over threshold; Pickands
+1975, Balkema and de Haan 1974). Theorem used: if P(X > u + x | X > u) <= exp(-x / b), a row passes the limit with
+probability at most p. Assumptions: such a tail, that is one no heavier than exponential (the logits measured have
+generalised-Pareto shapes of -0.3 to 0, lighter), and rows to come that are distributed like the last ones. `u` and `b`
+are estimated: the factor 1.25 is there for b, and both are medians in kind, so that up to 1 % of faulty rows in the
+sample move the limit little and never without bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_TAIL = 0.98
+_MEDIAN_OF_TAIL = 0.99
+_ALLOWANCE = 1.25
+_RATIO = 1.5
+_RENEWAL = 512
+"""Rows after which the limits are estimated again."""
+_FIRST_ROWS = 64
+_SCALE_ROWS = 4096
+_LARGEST_SQUARE = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class TailSettings:
+    false_alarm: float = 2e-7
+    """Chance that a healthy row passes a limit, under the module's assumptions."""
+    minimum_rows: int = 1024
+    """Nothing is judged before so many rows have been seen."""
+    kept_rows: int = 8192
+    """The limits follow the last so many rows."""
+
+
+class TailLimits:
+    """Upper limits of several readings side by side. State: `readings x kept_rows` floats."""
+
+    def __init__(self, readings: int, settings: TailSettings) -> None:
+        self._settings = settings
+        self._rows = np.empty((readings, settings.kept_rows), np.float32)
+        self._next = self._known = 0
+        self._unread = 0
+        self.limits: Floats = np.full(readings, np.inf)
+        """Of each reading; +inf until there is enough to go by."""
+
+    def learn(self, values: NDArray[np.floating]) -> None:
+        """Shape (readings, rows). NaN where a row lacks the reading; what passes a limit counts as the limit."""
+        capacity = self._rows.shape[1]
+        kept = np.minimum(values, self.limits[:, None])[:, -capacity:]
+        count = kept.shape[1]
+        room = min(count, capacity - self._next)
+        self._rows[:, self._next : self._next + room] = kept[:, :room]
+        self._rows[:, : count - room] = kept[:, room:]
+        self._next = (self._next + count) % capacity
+        self._known = min(self._known + count, capacity)
+        self._unread += count
+        if self._known >= self._settings.minimum_rows and (self._unread >= _RENEWAL or np.isinf(self.limits).all()):
+            self._renew()
+
+    def _renew(self) -> None:
+        self._unread = 0
+        for reading, rows in enumerate(self._rows[:, : self._known]):
+            finite = rows[np.isfinite(rows)]
+            if len(finite) >= self._settings.minimum_rows // 2:
+                self.limits[reading] = tail_limit(finite, self._settings.false_alarm)
+
+
+def tail_limit(values: NDArray[np.floating], false_alarm: float) -> float:
+    """The limit of the module's heading for readings that are not negative, shape (rows,)."""
+    beyond, middle = np.quantile(values, (_TAIL, _MEDIAN_OF_TAIL))
+    excess = (middle - beyond) / math.log(2)
+    # Readings that hardly vary (one prompt over and over) leave no tail to measure: the ratio and 1 are the least.
+    return float(max(1.0, _RATIO * beyond, beyond + _ALLOWANCE * excess * math.log((1 - _TAIL) / false_alarm)))
+
+
+class HiddenScale:
+    """How large each element of a hidden state usually is, and by how much a row's largest passes that.
+
+    A flipped exponent in the residual stream stays where it is until the final norm, which divides the whole row by
+    it: the logits then look ordinary, and only the element itself tells. State: two numbers an element.
+    """
+
+    def __init__(self) -> None:
+        self._first: list[Floats] = []
+        self._square: Floats | None = None
+        self._rows = 0
+
+    def read(self, hidden: NDArray[np.floating]) -> Floats | None:
+        """Shape (rows, elements) to (rows,): largest |element| over its usual size (root mean square).
+
+        None for the first rows, and where the number of elements has changed; +inf or NaN where the row holds such.
+        """
+        if self._square is None or len(self._square) != hidden.shape[1]:
+            self._begin(hidden)
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = np.square(hidden, dtype=np.float64)
+            square /= self._square
+            found: Floats = np.sqrt(square.max(1))
+            # A faulty element counts as a large one, so that it moves the scale by a bounded step.
+            mean = np.nan_to_num(np.minimum(square, _LARGEST_SQUARE), nan=1.0).mean(0)
+        self._rows = min(self._rows + len(hidden), _SCALE_ROWS)
+        self._square *= 1 + len(hidden) / self._rows * (mean - 1)
+        return found
+
+    def _begin(self, hidden: NDArray[np.floating]) -> None:
+        if self._first and self._first[0].shape[1] != hidden.shape[1]:
+            self._first = []
+        self._first.append(np.abs(hidden, dtype=np.float64))
+        seen = np.concatenate(self._first)
+        if len(seen) >= _FIRST_ROWS:
+            # From a median to a root mean square, as if it were normal; the rows to come correct it.
+            self._square = np.maximum(np.nanmedian(seen, axis=0) * 1.4826, 1e-6) ** 2
+            self._rows, self._first = len(seen), []

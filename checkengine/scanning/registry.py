@@ -45,7 +45,7 @@ ENTRIES: dict[str, Entry] = {
     "repetition": Entry("repetition", steps=("repetition",)),
     "salad": Entry("salad", steps=("salad",)),
     "tool_calls": Entry("tool_calls", conversation="tool_loops:ToolLoopGuard", steps=("tool_calls",)),
-    "language": Entry("language", steps=("language",)),
+    "language": Entry("language", text="text_language:LanguageTextGuard", steps=("language",)),
     "drift": Entry("drift", series="drift:SeriesDriftGuard"),
     "latency": Entry("latency", steps=("latency",)),
     "recurrence": Entry("recurrence", steps=("recurrence",)),

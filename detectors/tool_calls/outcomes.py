@@ -33,6 +33,7 @@ _BUSY = (
 _BUSY_STATE = re.compile(
     rf"(?:status|state|phase|stage|conclusion)[\"']?\s{{0,3}}(?:is|[:=])\s{{0,3}}[\"']?{_BUSY}\b", re.I
 )
+_BUSY_VALUE = re.compile(r'" ?: ?"(?:pending|running|in[ _\-]?progress|queued|processing|building|waiting)"', re.I)
 _BUSY_WORDS = re.compile(
     rf"\b{_BUSY}\b|\b\d{{1,3}}(?:\.\d{{1,4}})? ?%|\beta\b|\bprogress\b|please wait|check back|"
     r"\bno (?:new )?(?:unread )?(?:messages?|mail|e-?mails?|updates?|changes?|events?|notifications?|output|progress|"
@@ -47,6 +48,7 @@ _BUSY_PHRASE = re.compile(
 )
 _EMPTY = re.compile(
     r"\W{0,16}(?:null|none|no|nothing|0|zero|nil|\(?empty\)?)?\W{0,16}|"
+    r"(?:no|zero|0) (?:\w{1,20} ){0,2}\w{1,20}(?: found| available| yet)?\W{0,4}|"
     r"\W{0,4}(?:no|0|zero|nothing|not any)\b[^\n]{0,40}\b(?:results?|match(?:es)?|records?|items?|documents?|files?|"
     r"entries|hits|data|output|rows|found|flights?|products?|articles?|pages?|messages?|answers?)\b[^\n]{0,80}|"
     r"[^\n]{0,60}\b(?:not found|did not match|could not find|couldn't find|nothing (?:was )?found|"
@@ -68,7 +70,7 @@ _ERROR = re.compile(
 _ACKNOWLEDGED = re.compile(
     r"\W{0,16}(?:ok(?:ay)?|done|success\w{0,8}|true|yes|ack\w{0,12}|saved|sent|written|wrote|updated|created|deleted|"
     r"removed|moved|copied|applied|completed?|logged|noted|recorded|accepted|received|clicked|pressed|scrolled|typed|"
-    r"executed|added|edited|inserted|replaced|renamed|formatted|committed|pong|1|200|204)\b|"
+    r"executed|added|edited|inserted|replaced|renamed|formatted|committed|pong|(?:1|200|204)\W{0,4}\Z)(?:\b|\Z)|"
     r"[^\n]{0,120}\b(?:successfully|success|(?:has|have) been \w{2,20}|"
     r"was (?:updated|created|deleted|written|saved|sent|moved|edited)|all good|no issues)\b|"
     r"\W{0,4}(?:status|result|ok|success|message)\W{1,5}"
@@ -95,7 +97,7 @@ class Outcome(IntEnum):
 
 def outcome_of(result: str | None, purpose: Purpose, *, failed: bool = False) -> Outcome:
     if result is None:
-        return Outcome.PENDING if purpose.polls_only else Outcome.MISSING
+        return Outcome.PENDING if purpose.waits_for_others else Outcome.MISSING
     head = result[:_HEAD].strip()
     short = len(result) <= _SHORT
     if short and _UNREACHED.search(head):
@@ -107,13 +109,13 @@ def outcome_of(result: str | None, purpose: Purpose, *, failed: bool = False) ->
     if len(head) <= 200 and _ACKNOWLEDGED.match(head):
         return Outcome.ACKNOWLEDGED
     if len(head) <= 300 and (_EMPTY.fullmatch(head) or _EMPTY_JSON.search(head)):
-        return Outcome.PENDING if purpose.polls_only else Outcome.EMPTY
+        return Outcome.PENDING if purpose.waits_for_others else Outcome.EMPTY
     return Outcome.PENDING if purpose.board and not purpose.changes else Outcome.CONTENT
 
 
 def _is_pending(head: str, length: int, purpose: Purpose) -> bool:
     if purpose.polls:
         return (length <= 600 and _BUSY_WORDS.search(head) is not None) or _BUSY_STATE.search(head) is not None
-    if length <= 600 and _BUSY_STATE.search(head):
+    if length <= 600 and (_BUSY_STATE.search(head) or (length <= 300 and _BUSY_VALUE.search(head))):
         return True
     return length <= 80 and _BUSY_PHRASE.search(head) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -41,8 +42,9 @@ _POLLS = _words(
     "log logs watch monitor build deploy deployment pipeline workflow process wait squeue kubectl pods ps await "
     "result operation messages mail notifications events peers agents workers"
 )
-_BOARDS = _words("task tasks todo todos queue inbox jobs peers agents workers notifications")
+_BOARDS = _words("task tasks todo todos queue jobs peers agents workers")
 """What others write on: it may be looked at again at any time."""
+_POST = _words("inbox message messages mail mails email emails notification notifications events updates")
 _STRONG_POLLS = _words("poll polling status progress wait await monitor watch job pending ready health")
 _QUERY_KEYS = _words("query q search question keywords keyword term search_query search_term prompt")
 _QUERIES = _words("search find query lookup grep retrieve retrieval browse web google bing ask rag semantic research")
@@ -61,7 +63,8 @@ _SHELL_CHANGES = re.compile(
     r"(?:pip3?|npm|yarn|pnpm|apt(?:-get)?|cargo|brew|conda|poetry|uv)\s+"
     r"(?:install|add|remove|i|uninstall|update|upgrade|sync)|make(?!\s+\w{0,16}test)|"
     r"docker\s+(?:run|start|stop|restart|rm|build)|kubectl\s+(?:apply|delete|scale|rollout)|systemctl\s+\w+|"
-    r"write_text|to_csv|to_json|savefig|dump|writelines|\.write|os\.remove|shutil)\b|"
+    r"(?:python3?|node|deno|bun|bash|sh|ruby|perl)\s+[\w./\-]{1,200}\.\w{1,4}|(?:npm|cargo|go|yarn)\s+(?:run|start)|"
+    r"terraform\s+\w+|ansible\S{0,16}|write_text|to_csv|to_json|savefig|dump|writelines|\.write|os\.remove|shutil)\b|"
     r"open\([^)]{0,200}['\"][wax]b?\+?['\"]",
 )
 _SHELL_WAITS = re.compile(r"\b(?:sleep|wait|Start-Sleep|timeout)\s+\d|time\.sleep\(")
@@ -79,45 +82,57 @@ def words_of(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in re.split(r"[^A-Za-z0-9]+", spaced) if word)
 
 
+@dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a call is for, as far as its name and arguments tell."""
+    waits: bool
+    """It does nothing but let time pass."""
+    changes: bool
+    """It changes the world…"""
+    relative: bool
+    """…by a step from where it is…"""
+    fresh: bool
+    """…or its results are to differ each time."""
+    polls: bool
+    """It may be asking how far somebody else has got…"""
+    waits_for_others: bool
+    """…and its name leaves no doubt of that…"""
+    board: bool
+    """…or it reads what others write."""
+    queries: bool
+    looks_again: bool
+    """At what people rightly look at again."""
+    tells_time: bool
 
-    __slots__ = (
-        "board",
-        "changes",
-        "fresh",
-        "looks_again",
-        "polls",
-        "polls_only",
-        "queries",
-        "relative",
-        "tells_time",
-        "waits",
+
+def purpose_of(name: str, arguments: Any) -> Purpose:
+    words = frozenset(words_of(name)) | _action_words(arguments)
+    shell = bool(words & _SHELLS) and not words & (_QUERIES | _CHANGES)
+    text = (arguments if isinstance(arguments, str) else canonical(arguments))[:LONGEST_TEXT] if arguments else ""
+    spoken = words | frozenset(re.findall(r"[a-z]{2,20}", text[:400].lower())) if shell else words
+    waits = bool(words & _WAITS) or (shell and _SHELL_WAITS.search(text) is not None)
+    queries = bool(words & _QUERIES) or _has_query(arguments)
+    return Purpose(
+        waits=waits,
+        changes=_is_change(name, words, arguments, text, shell),
+        relative=bool(words & _RELATIVE),
+        fresh=bool(words & _FRESH),
+        polls=waits or bool(spoken & _POLLS),
+        waits_for_others=bool(words & (_STRONG_POLLS | _BOARDS | _POST)) and not queries,
+        board=bool(words & _BOARDS) and not queries,
+        queries=queries,
+        looks_again=bool(words & _REREADS) or (shell and _SHELL_LOOKS.search(text[:200]) is not None),
+        tells_time=bool(words & _CLOCKS),
     )
 
-    def __init__(self, name: str, arguments: Any) -> None:
-        words = frozenset(words_of(name))
-        shell = bool(words & _SHELLS) and not words & {"search", "query"}
-        text = (arguments if isinstance(arguments, str) else canonical(arguments))[:LONGEST_TEXT] if arguments else ""
-        spoken = words | frozenset(re.findall(r"[a-z]{2,20}", text[:400].lower())) if shell else words
-        self.waits = bool(words & _WAITS) or (shell and _SHELL_WAITS.search(text) is not None)
-        self.changes = _is_change(name, words, arguments, text, shell)
-        self.polls = self.waits or bool(spoken & _POLLS)
-        keys = (
-            frozenset(key for key in arguments if isinstance(key, str)) if isinstance(arguments, dict) else frozenset()
-        )
-        self.queries = bool(words & _QUERIES) or bool(keys & _QUERY_KEYS)
-        self.board = bool(words & _BOARDS) and not self.queries
-        self.polls_only = self.polls and bool(words & (_STRONG_POLLS | _BOARDS)) and not self.queries
-        """Its name leaves no doubt that it waits for somebody."""
-        self.relative = bool(words & _RELATIVE)
-        self.fresh = bool(words & _FRESH)
-        self.looks_again = (
-            bool(words & _REREADS)
-            or (shell and bool(frozenset(text[:80].lower().split()) & _REREADS))
-            or (shell and re.search(r"\b(?:git (?:status|diff|log)|ls|pwd|cat|whoami)\b", text[:200]) is not None)
-        )
-        self.tells_time = bool(words & _CLOCKS)
+
+def _has_query(arguments: Any) -> bool:
+    return isinstance(arguments, dict) and any(isinstance(key, str) and key in _QUERY_KEYS for key in arguments)
+
+
+def _action_words(arguments: Any) -> frozenset[str]:
+    """Tools that do several things say which in an argument."""
+    said = arguments.get("action", arguments.get("operation")) if isinstance(arguments, dict) else None
+    return frozenset(words_of(said)) if isinstance(said, str) and len(said) <= 32 else frozenset()
 
 
 def _is_change(name: str, words: frozenset[str], arguments: Any, text: str, shell: bool) -> bool:

@@ -16,7 +16,7 @@ from typing import Literal
 from checkengine.detectors.tool_calls.canonical import canonical, digest
 from checkengine.detectors.tool_calls.messages import Round, Said, ToolUse, UserTurn
 from checkengine.detectors.tool_calls.outcomes import Outcome, outcome_of
-from checkengine.detectors.tool_calls.purposes import Purpose
+from checkengine.detectors.tool_calls.purposes import Purpose, purpose_of
 from checkengine.detectors.tool_calls.results import ResultBook, SameAs
 from checkengine.detectors.tool_calls.volatile import lasting_arguments
 
@@ -33,7 +33,7 @@ class TurnLimits:
     longest_period: int = 6
     interleaved: int = 4
     """The same call with the same result among the last `window` calls…"""
-    reread: int = 6
+    reread: int = 8
     """…for what people rightly look at again: files, lists, notes."""
     window: int = 20
     reworded: int = 4
@@ -154,7 +154,7 @@ class TurnLoops:
         if len(self._seen) >= REMEMBERED:
             self._seen.pop(next(iter(self._seen)))
         self._seen[call] = None
-        return _Event(use.name, call, wish, words, Purpose(use.name, arguments), message, novel)
+        return _Event(use.name, call, wish, words, purpose_of(use.name, arguments), message, novel)
 
     def _settle(self, event: _Event, use: ToolUse) -> None:
         text = use.result
@@ -222,7 +222,9 @@ class TurnLoops:
         return run[::-1]
 
     def _steps_on(self, event: _Event) -> bool:
-        return event.purpose.fresh or (event.purpose.relative and event.outcome == Outcome.ACKNOWLEDGED)
+        return event.purpose.fresh or (
+            event.purpose.relative and event.outcome in (Outcome.ACKNOWLEDGED, Outcome.EMPTY)
+        )
 
     def _identical(self, event: _Event) -> TurnReading | None:
         run = self._run(event.loose)
@@ -269,7 +271,9 @@ class TurnLoops:
         return [one for one in recent if not one.purpose.waits]
 
     def _interleaved(self, event: _Event) -> TurnReading | None:
-        if event.outcome in (Outcome.MISSING, Outcome.ACKNOWLEDGED) or event.purpose.tells_time:
+        if event.outcome in (Outcome.MISSING, Outcome.ACKNOWLEDGED):
+            return None
+        if event.purpose.tells_time or self._steps_on(event):
             return None
         recent = self._recent()
         same = [one for one in recent if one.key == event.key]

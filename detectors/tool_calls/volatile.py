@@ -38,11 +38,13 @@ _MASKS = re.compile(
 )
 _MASK_KEY = re.compile(
     r'"(?:timestamp|ts|time|datetime|now|as_of|server_?time|fetched_?at|generated_?at|updated_?at|checked_?at|retrieved_?at|'
-    r"last_?(?:checked|updated|seen|refreshed)|request_?id|trace_?id|span_?id|correlation_?id|session_?id|nonce|etag|seq(?:uence)?|"
-    r"elapsed\w{0,16}|duration\w{0,16}|latency\w{0,16}|took\w{0,8}|uptime\w{0,8}|query_?time\w{0,8}|cache_?age|expires_?(?:in|at)|"
+    r"last_?(?:checked|updated|seen|refreshed)|(?:request|trace|span|correlation|session)_?id|nonce|etag|seq(?:uence)?|"
+    r"elapsed\w{0,16}|duration\w{0,16}|latency\w{0,16}|took\w{0,8}|uptime\w{0,8}|query_?time\w{0,8}|cache_?age|"
+    r"expires_?(?:in|at)|"
     r'call_?count|attempt)" ?: ?(?:"[^"]{0,128}"|-?[\d.eE+]{1,32})',
     re.I,
 )
+_BARE_CLOCK = re.compile(r"\b\d{1,2}:\d{2}(?: ?[AP]M)?\b")
 _DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"[\w.+:\-]+")
 _VOLATILE_ARGUMENT = re.compile(
@@ -64,8 +66,9 @@ _ID_KEY = re.compile(r'"(?:_?id|uuid|guid|token|cursor|hash|key)" ?: ?(?:"[^"]{0
 
 
 def without_ids(text: str) -> str:
-    """A masked text without the values of fields that are named as ids."""
-    return _ID_KEY.sub('""', text[:MOST_TEXT]) + text[MOST_TEXT:] if '"' in text else text
+    """A masked text without the values of fields that are named as ids, and without times of day."""
+    head = _BARE_CLOCK.sub("\x00", text[:MOST_TEXT])
+    return _ID_KEY.sub('""', head) + text[MOST_TEXT:]
 
 
 def same_but_for_ids(one: str, other: str) -> bool:
@@ -80,7 +83,8 @@ def same_but_for_ids(one: str, other: str) -> bool:
 
 def _is_id(word: str) -> bool:
     digits = sum(character.isdigit() for character in word)
-    return digits >= 8 if digits == len(word) else digits >= 2 and len(word) >= 6
+    letters = any(character.isalpha() for character in word)
+    return digits >= 2 and len(word) >= 6 if letters else digits == len(word) >= 8
 
 
 def lasting_arguments(arguments: Any) -> Any:

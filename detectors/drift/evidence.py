@@ -1,4 +1,4 @@
-"""Evidence of several replicas for one change, summed: what moves a whole fleet a little is seen sooner than on any one.
+"""Evidence of several replicas for one change, summed: what moves a fleet a little is seen sooner than on any replica.
 
 Every replica bets on its own traffic against its own past. What its bets have won since the last collection is a
 vector of whole numbers; the sum over replicas is what the fleet won, the same in any order and grouping. Under the

@@ -34,10 +34,12 @@ class TextToolCallGuard:
         self._loops = CallLoops(CallLimits(settings.identical_calls, unclosed, settings.stray_closings))
         self._at = 0
         """Characters so far."""
+        self._idle = False
+        """Pieces in which no tag stands or begins change nothing."""
         self._told: set[tuple[str, str]] = set()
 
     def push(self, piece: str) -> Iterable[TextFinding]:
-        if "<" not in piece and "[" not in piece and self._loops.is_idle:
+        if self._idle and (("<" not in piece and "[" not in piece) or not _may_matter(piece)):
             self._at += len(piece)
             return NO_FINDINGS
         found: list[TextFinding] = []
@@ -48,6 +50,7 @@ class TextToolCallGuard:
                 self._check(found, call)
             if told is not None:
                 self._loop(found, told)
+        self._idle = self._loops.is_idle
         return found
 
     def end(self) -> Iterable[TextFinding]:
@@ -86,6 +89,10 @@ class TextToolCallGuard:
         if (kind, reason) not in self._told:
             self._told.add((kind, reason))
             found.append(TextFinding(kind, self._id, severity, self.name, {"char": char}, self.version, evidence))
+
+
+def _may_matter(piece: str) -> bool:
+    return piece[max(piece.rfind("<"), piece.rfind("[")) :] in _BEGINNINGS or _TAG.search(piece) is not None
 
 
 def _parts(piece: str) -> Iterable[str]:

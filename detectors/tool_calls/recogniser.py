@@ -194,9 +194,10 @@ class ToolCallRecogniser:
         return window[at + len(opening) :]
 
     def _never_closed(self, payload: bytes) -> None:
+        unclosed = self.unclosed_calls
         if CALL_HEAD.match(payload):
             self._complete(payload)
-        self.unclosed_calls += 1
+        self.unclosed_calls = unclosed + 1
 
     def _before_value(self, dialect: Dialect, data: bytes) -> bytes | None:
         """From the tag, or the comma in a list, to the brace that begins the arguments."""

@@ -29,7 +29,8 @@ _MASKS = re.compile(
             rf"\b(?:took|elapsed|after|duration|latency|uptime|in)[:=\s]{{1,3}}\d+(?:\.\d+)? ?{_UNITS}\b",
             r"\b(?:req|request|msg|call|chatcmpl|run|evt|event|trace|span|sess|session|txn|op|corr|ref|tmp|log)"
             r"[_\-][A-Za-z0-9]{4,64}\b",
-            r"\b(?:request|req|trace|span|session|correlation|transaction|event|message|log|query)[ _\-]?id\W{1,5}[\w\-]{1,64}",
+            r"\b(?:request|req|trace|span|session|correlation|transaction|event|message|log|query)[ _\-]?id"
+            r"\W{1,5}[\w\-]{1,64}",
             r"\b(?:pid|PID|port)[ :=#]{1,3}\d{2,6}\b",
             r"\b(?=[A-Za-z_\-]{0,63}\d)(?=[\d_\-]{0,63}[A-Za-z])[A-Za-z0-9_\-]{20,64}\b",
             r"\b(?=[a-f]{0,39}\d)(?=\d{0,39}[a-f])[0-9a-f]{12,64}\b",

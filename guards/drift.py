@@ -92,6 +92,11 @@ class DriftGuard:
         self._series: dict[str, SeriesDriftGuard] = {}
         self.unfollowed = 0
 
+    @property
+    def state_bytes(self) -> int:
+        """Of the largest series; at most 4 KiB, whatever the traffic."""
+        return max((guard.state_bytes for guard in self._series.values()), default=0)
+
     def update(
         self,
         series: str,

@@ -147,7 +147,7 @@ class RecurrenceSettings(GuardSettings):
     """A looped block whose state grows geometrically."""
 
     budget_microseconds_per_row: float = Field(500.0, ge=0)
-    growth: float = Field(5.0, gt=1)
+    growth: float = Field(4.0, gt=1)
     """Of the change a loop makes, at a steady rate, that is told."""
     fewest_loops: int = Field(6, ge=3)
     window: int = Field(48, ge=8, le=4096)
@@ -194,7 +194,7 @@ class DriftSettings(GuardSettings):
     """Series that users change, not the model: a change of these is told as INFO and alarms nobody."""
     tolerance: float = Field(0.0, ge=0, le=1)
     """Shift in standard deviations, and ratio of spreads above 1, that are no drift."""
-    given_tolerance: float = Field(0.1, ge=0, le=1)
+    given_tolerance: float = Field(0.15, ge=0, le=1)
     """The same for a series that is judged given its input: an input does not tell all clients apart."""
     bands: int = Field(10, ge=2, le=11)
     """Of the input, within which an output is judged."""

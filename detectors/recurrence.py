@@ -40,12 +40,12 @@ class LoopNorms:
 
 @dataclass(frozen=True, slots=True)
 class RecurrenceLimits:
-    growth: float = 5.0
+    growth: float = 4.0
     fewest_loops: int = 6
-    steadiness: float = 0.85
+    steadiness: float = 0.75
     rough_growth: float = 20.0
     """Growth that a rotation, whose rate swings, may show it by…"""
-    rough_steadiness: float = 0.4
+    rough_steadiness: float = 0.6
     window: int = 48
     """Loops that growth is looked for in: slower radii than growth^(1/window) are not found."""
 
@@ -86,7 +86,8 @@ class RecurrenceDetector:
         now = np.where(np.isfinite(now), now, np.inf)
         self._ring[self._loop % window] = now
         found = [self._tell(row, 0, math.nan, math.inf) for row in np.flatnonzero(infinite).tolist()]
-        grown = (now - self._ring.min(0) >= self._goal) & np.isfinite(now) & ~self._told
+        known = np.isfinite(now) & ~self._told
+        grown = known & (np.where(known, now, -np.inf) - self._ring.min(0) >= self._goal)
         for row in np.flatnonzero(grown).tolist():
             if divergence := self._judge(row):
                 found.append(divergence)
@@ -98,12 +99,15 @@ class RecurrenceDetector:
         order = np.arange(self._loop - count + 1, self._loop + 1) % window
         trace = self._ring[order, row]
         limits = self._limits
+        last = count - 1
         shortest = int(np.flatnonzero(trace <= trace[-1] - self._goal)[-1])
-        for low, steadiness in ((shortest, limits.steadiness), (int(trace.argmin()), limits.rough_steadiness)):
-            growth = float(trace[-1] - trace[low])
-            loops = count - 1 - low
-            enough = low == shortest or growth >= self._rough_goal
-            if enough and loops >= limits.fewest_loops and steady(trace[low:], steadiness):
+        lowest = int(trace.argmin())
+        for low, goal, steadiness in (
+            (shortest, self._goal, limits.steadiness),
+            (lowest, self._rough_goal, limits.rough_steadiness),
+        ):
+            growth, loops = float(trace[last] - trace[low]), last - low
+            if growth >= goal and loops >= limits.fewest_loops and steady(trace[low:], steadiness):
                 return self._tell(row, loops, math.exp(growth / loops), math.exp(growth))
         return None
 

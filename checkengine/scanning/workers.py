@@ -25,8 +25,8 @@ from checkengine.scanning.token_streams import TokenGuards, load_vocabulary
 
 AHEAD = 4
 """Chunks read ahead of the one that is due, for each process: what bounds the memory."""
-MOST_DEATHS = 8
-"""In a row without one chunk read: then it is not the lines."""
+MOST_STILLBORN = 3
+"""Processes in a row that ended before they could read: then it is not the lines."""
 PROCESSES = get_context("spawn")
 """Forking a process that has threads (numba's, tokenizers') can hang."""
 
@@ -62,6 +62,8 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     task: _Task | None = None
+    ready: bool = False
+    """Its guards are made."""
 
 
 class Workers:
@@ -76,7 +78,7 @@ class Workers:
         self._source: Iterator[Sequence[Line]] | None = iter(())
         self._given = self._due = 0
         """Chunks handed out, and given back."""
-        self._deaths = 0
+        self._stillborn = 0
 
     def __enter__(self) -> Workers:
         return self
@@ -150,10 +152,13 @@ class Workers:
             except (EOFError, OSError):
                 self._bury(worker)
             else:
-                self._deaths = 0
                 self._take(worker, reading)
 
-    def _take(self, worker: _Worker, reading: Reading) -> None:
+    def _take(self, worker: _Worker, reading: Reading | None) -> None:
+        """The first message says that the process is ready."""
+        if reading is None:
+            worker.ready, self._stillborn = True, 0
+            return
         task = worker.task
         assert task is not None
         task.reading.add(reading)
@@ -168,18 +173,22 @@ class Workers:
         self._workers.remove(worker)
         worker.pipe.close()
         worker.process.join()
-        self._deaths += 1
-        if self._deaths >= MOST_DEATHS:
-            raise UserError("the worker processes die as soon as they start; try --workers 1")
-        if task.careful:
-            self._give_up_first_line(task, worker.process.exitcode)
-        task.careful = True
+        if worker.ready:
+            self._suspect(task, worker.process.exitcode)
+        else:
+            self._stillborn += 1
+            if self._stillborn >= MOST_STILLBORN:
+                raise UserError("the worker processes end as soon as they start; try --workers 1")
         if task.lines:
             self._again.append(task)
         else:
             self._done[task.index] = task.reading
 
-    def _give_up_first_line(self, task: _Task, code: int | None) -> None:
+    def _suspect(self, task: _Task, code: int | None) -> None:
+        """Once may be chance; the line that was being read when it happened again is given up."""
+        if not task.careful:
+            task.careful = True
+            return
         line, *rest = task.lines
         killed = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         fault = Fault(line.source, line.number, f"the process that read it ended twice ({killed}): out of memory?")
@@ -205,6 +214,7 @@ def _work(pipe: Connection, setup: Setup) -> None:
     reader = setup.reader()
     readable = setup.tokenizer is not None
     try:
+        pipe.send(None)
         while True:
             lines, careful = pipe.recv()
             for part in [[line] for line in lines] if careful else [lines]:

@@ -27,7 +27,7 @@ needs_demo_model = pytest.mark.skipif(
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, figures: list[dict[str, Any]]) -> None:
-    monkeypatch.setattr(bench, "figures_of", lambda name, data: figures)
+    monkeypatch.setattr(bench, "figures_of", lambda name, data, **options: figures)
 
 
 def test_every_benchmark_in_the_table_can_be_called() -> None:

@@ -96,9 +96,9 @@ def test_a_line_that_kills_its_process_twice_is_given_up_and_told_in_its_place(d
         ]
 
 
-def test_processes_that_die_as_they_start_are_one_clear_error_and_no_endless_loop(deadly: object) -> None:
+def test_processes_that_end_as_they_start_are_one_clear_error_and_no_endless_loop(deadly: object) -> None:
     setup = deadly.StillbornSetup(("logits",), GuardsSettings())  # type: ignore[attr-defined]
-    with Workers(setup, 2) as workers, pytest.raises(UserError, match="die as soon as they start"):
+    with Workers(setup, 2) as workers, pytest.raises(UserError, match="end as soon as they start"):
         list(workers.read(chunks_of(range(50))))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from checkengine.detectors.tool_calls import CallLimits, CallLoops, CallReading
@@ -100,8 +100,9 @@ class ToolCallGuard(ReportsOnce):
     def observe(self, step: StepView) -> Iterable[Finding]:
         quiet, watched = self._quiet, self._watched
         rows = () if quiet.issuperset(step.sequences) else self._not_quiet(step)
-        if not watched.isdisjoint(chain.from_iterable(step.tokens)):
-            rows = sorted({*rows, *(row for row, tokens in enumerate(step.tokens) if not watched.isdisjoint(tokens))})
+        flat = list(chain.from_iterable(step.tokens))
+        if not watched.isdisjoint(flat):
+            rows = sorted({*rows, *self._watched_rows(step, flat)})
         found: list[Finding] = []
         for row in rows:
             self._read(found, step, row)
@@ -121,6 +122,12 @@ class ToolCallGuard(ReportsOnce):
     def _not_quiet(self, step: StepView) -> list[int]:
         quiet = self._quiet
         return [row for row, sequence in enumerate(step.sequences) if sequence not in quiet]
+
+    def _watched_rows(self, step: StepView, flat: Sequence[int]) -> list[int]:
+        watched = self._watched
+        if len(flat) == len(step.sequences) and all(step.tokens):
+            return [row for row, token in enumerate(flat) if token in watched]
+        return [row for row, tokens in enumerate(step.tokens) if not watched.isdisjoint(tokens)]
 
     def _read(self, found: list[Finding], step: StepView, row: int) -> None:
         sequence, pieces = step.sequences[row], self._pieces

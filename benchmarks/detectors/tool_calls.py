@@ -33,7 +33,7 @@ from checkengine.guards.tool_loops import ToolLoopGuard
 HELD_OUT_SEED = 20_261_130
 """Never looked at while the rules were made; other seeds were."""
 TAU, WHO = "tau_bench_airline.json.gz", "who_and_when.json.gz"
-BATCH, STEPS = 256, 200
+BATCH, STEPS = 256, 256
 
 
 def figures(options: DetectorOptions) -> list[dict[str, Any]]:
@@ -186,11 +186,11 @@ def cost_figures(options: DetectorOptions) -> list[dict[str, Any]]:
 
 def _mixed_text(rows: int) -> list[str]:
     source = Path(__file__).read_text(encoding="utf-8")
-    prose = "The tide comes in twice a day, and the children build their castles higher. " * 12
+    prose = "The tide comes in twice a day, and the children build their castles higher. " * 20
     call = '\n<tool_call>\n{"name": "search", "arguments": {"query": "tides of the sea"}}\n</tool_call>\n'
     texts = []
     for row in range(rows):
-        text = source[row * 30 : row * 30 + 900] if row % 4 == 0 else prose[row % 70 :]
+        text = source[row * 30 : row * 30 + 1400] if row % 4 == 0 else prose[row % 70 :]
         texts.append(text[: row % 5 * 40] + call * (row % 8 == 0) + text[row % 5 * 40 :])
     return texts
 

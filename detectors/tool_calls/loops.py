@@ -75,6 +75,8 @@ class CallLoops:
     def _open(self) -> CallReading | None:
         recogniser = self.recogniser
         copies = recogniser.repeats
+        if not copies and recogniser.open_tokens <= self.limits.unclosed_tokens:
+            return None
         since = recogniser.open_since
         if since is None:
             return None
@@ -111,5 +113,5 @@ class CallLoops:
     def _unclosed(self, before: int, count: int) -> CallReading | None:
         if before == 0:
             self._first_unclosed = self.recogniser.last_tag
-        limit = self.limits.stray_closings
-        return CallReading("openings", count, self._first_unclosed) if before < limit <= count else None
+        others = self.limits.stray_closings - 1  # the last opening tag of them is open now
+        return CallReading("openings", count, self._first_unclosed) if before < others <= count else None

@@ -40,6 +40,8 @@ class ToolCallRecogniser:
         self._bare_possible = bare_json
         self._dialect: Dialect | None = None
         self._payload = bytearray()
+        self._certain = False
+        """The open call has proved to be one…"""
         self._decided = True
         """The opening tag has proved to open a call."""
         self._in_list = False
@@ -57,7 +59,9 @@ class ToolCallRecogniser:
         self.last_tag = 0
         """Token index at which the last tag began that was counted in one of these."""
         self._mark = 0
-        """Token in which the open call's last `<` stands: a tag may have begun there."""
+        """Token in which the open call's last `<` stands: a tag may have begun there…"""
+        self._last_angle = 0
+        """…and the length of the payload behind that token."""
 
     @property
     def is_idle(self) -> bool:
@@ -67,7 +71,10 @@ class ToolCallRecogniser:
     @property
     def open_since(self) -> int | None:
         """Token index at which the call that is still open began."""
-        return self._start if self._dialect is not None and self._is_certain() else None
+        if self._dialect is None or not (self._certain or self._is_certain()):
+            return None
+        self._certain = True
+        return self._start
 
     @property
     def open_tokens(self) -> int:
@@ -142,6 +149,8 @@ class ToolCallRecogniser:
         self._in_list, self._name, self._span = False, None, None
         self._payload.clear()
         self._decided = dialect.is_call is None
+        self._certain = False
+        self._last_angle = -_LONGEST_TAG
         self._cycle = TailCycle()
         self.stray_closings = 0
 
@@ -176,6 +185,9 @@ class ToolCallRecogniser:
 
     def _until_closing(self, opening: bytes, closing: bytes, data: bytes) -> bytes | None:
         """Up to the closing tag; an opening tag before it ends a call that was never closed."""
+        if b"<" not in data and len(self._payload) - self._last_angle > _LONGEST_TAG:
+            self._keep(data)
+            return None
         scanned = max(0, len(self._payload) - max(len(opening), len(closing)) + 1)
         window = bytes(self._payload[scanned:]) + data
         ends = [at for at in (window.find(closing), window.find(opening)) if at >= 0]
@@ -261,12 +273,14 @@ class ToolCallRecogniser:
 
     def _keep(self, data: bytes) -> None:
         """Of an overlong call the first bytes stay, and the last ones so that its closing tag is seen."""
+        if b"<" in data:
+            self._mark, self._last_angle = self._token, len(self._payload) + len(data)
         self._cycle.feed(data)
         self._payload += data
-        if b"<" in data:
-            self._mark = self._token
         if len(self._payload) > PAYLOAD_LIMIT + 1024:
-            del self._payload[PAYLOAD_LIMIT : len(self._payload) - _LONGEST_TAG]
+            dropped = len(self._payload) - _LONGEST_TAG - PAYLOAD_LIMIT
+            del self._payload[PAYLOAD_LIMIT : PAYLOAD_LIMIT + dropped]
+            self._last_angle -= dropped
 
     def _complete(self, payload: bytes) -> None:
         if len(payload) > PAYLOAD_LIMIT:

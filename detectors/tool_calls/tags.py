@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 from checkengine.detectors.tool_calls.delimiters import DIALECTS, Dialect
 
@@ -43,6 +42,8 @@ class Tags:
         )
 
 
-@lru_cache(maxsize=8)
+_ALL = Tags(DIALECTS)
+
+
 def tags_of(dialects: tuple[Dialect, ...] = DIALECTS) -> Tags:
-    return Tags(dialects)
+    return _ALL if dialects is DIALECTS else Tags(dialects)

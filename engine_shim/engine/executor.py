@@ -15,6 +15,7 @@ from checkengine.engine_shim.engine.batch import PackedBatch
 from checkengine.engine_shim.engine.environment import ground, model_name, weights_digest
 from checkengine.engine_shim.engine.kv_memory import CompactMemory
 from checkengine.engine_shim.engine.load import load_model
+from checkengine.engine_shim.engine.op_calls import CallRecorder, attend, widened
 from checkengine.engine_shim.engine.op_hashes import OpHashes
 from checkengine.engine_shim.engine.probe import prepare
 from checkengine.engine_shim.engine.request import SamplingParameters
@@ -25,6 +26,7 @@ from checkengine.engine_shim.faults.fault import Fault
 from checkengine.engine_shim.models import ModelError, model_directory
 from checkengine.replay.executor import CannotReplayError, ReplayStep, StepOutput, WeightsChangedError
 from checkengine.replay.memory import MemoryImage
+from checkengine.replay.op_call import OpCall
 
 Ints = NDArray[np.int32]
 FLOAT64 = "float64"
@@ -121,6 +123,27 @@ class EmbeddedExecutor:
         logits = runner.forward(batch, observer=ops)
         tokens = sample_rows(logits, self._sampling_rows(step, logits, self._faults if kernel == "paged" else ()))
         return StepOutput(row_stats(logits, "full"), tokens, ops.entries if ops else [])
+
+    row_independent = True
+
+    def calls(
+        self, step: ReplayStep, memory: ReplayMemory, *, rows: Sequence[int], layers: Sequence[int] | None = None
+    ) -> list[tuple[OpCall, torch.Tensor]]:
+        """See OpExecutor."""
+        kernel = step.record.kernel
+        self._refuse_kernel(kernel)
+        batch = PackedBatch.of_record(step.record, step.block_tables, memory.kv.block_size)
+        recorder = CallRecorder(memory.kv, batch, kernel, self._faults, rows, layers)
+        set_threads(self._threads)
+        ModelRunner(self._model, memory.kv, kernel, self._faults).forward(batch, calls=recorder)
+        return recorder.found
+
+    def attend(self, call: OpCall, *, kernel: str | None = None) -> torch.Tensor:
+        """See OpExecutor."""
+        kernel = kernel or call.kernel
+        self._refuse_kernel(kernel)
+        set_threads(self._threads)
+        return attend(widened(call), "reference") if kernel == FLOAT64 else attend(call, kernel)
 
     def _refuse_kernel(self, kernel: str) -> None:
         if kernel not in self.kernels:

@@ -20,6 +20,9 @@ Ints = NDArray[np.int32]
 Observer = Callable[[str, int, torch.Tensor], None]
 """(op, layer, output of shape (tokens, …)): "attention" and "hidden" of every layer, in the order in which they run."""
 
+CallObserver = Callable[[int, AttentionCall, torch.Tensor], None]
+"""(layer, what the attention kernel was given, its output), after the layer's keys and values were written."""
+
 
 class ModelRunner:
     """Owns nothing but what it is given; several runners may share the weights, each in its own thread.
@@ -34,7 +37,12 @@ class ModelRunner:
         self.faults = tuple(faults)
 
     def forward(
-        self, batch: PackedBatch, *, kernel: str | None = None, observer: Observer | None = None
+        self,
+        batch: PackedBatch,
+        *,
+        kernel: str | None = None,
+        observer: Observer | None = None,
+        calls: CallObserver | None = None,
     ) -> torch.Tensor:
         """Raw logits, float32 (float64 for a float64 model), shape (sampling rows, vocabulary). Writes the batch's KV.
 
@@ -42,7 +50,7 @@ class ModelRunner:
         """
         kernel = kernel or self.kernel
         faults = () if kernel == "reference" else self.faults
-        attention = _StepAttention(self.memory, batch, kernel, faults, observer)
+        attention = _StepAttention(self.memory, batch, kernel, faults, observer, calls)
         hooks = _watch_hidden(self.model, observer) if observer else []
         sampling = batch.sampling_positions if len(batch.sampling_positions) else np.zeros(1, np.int64)
         try:
@@ -72,12 +80,14 @@ class _StepAttention:
         kernel: str,
         faults: Sequence[Fault],
         observer: Observer | None,
+        calls: CallObserver | None,
     ) -> None:
         self.memory = memory
         self.batch = batch
         self.kernel = KERNELS[kernel]
         self.faults = faults
         self.observer = observer
+        self.calls = calls
         located = memory.locate(batch.tables)
         self.places = memory.places(batch.slots)
         self.rows = Rows.of(located, batch.lengths, batch.query_lengths, batch.first_tokens)
@@ -87,11 +97,14 @@ class _StepAttention:
     ) -> torch.Tensor:
         layer: int = module.layer_idx
         self.memory.write(layer, self.places, key, value)
-        output = self.kernel(self._call(layer, query, options), self._rows(layer))
+        call = self._call(layer, query, options)
+        output = self.kernel(call, self._rows(layer))
         for fault in self.faults:
             fault.attention_output(layer, output, self.batch.lengths, self.batch.query_lengths)
         if self.observer:
             self.observer("attention", layer, output)
+        if self.calls:
+            self.calls(layer, call, output)
         return output
 
     def _call(self, layer: int, query: torch.Tensor, options: dict[str, Any]) -> AttentionCall:

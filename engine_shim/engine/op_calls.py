@@ -1,0 +1,108 @@
+"""Attention calls of the embedded engine, taken out of a step and run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from checkengine.engine_shim.engine.batch import PackedBatch
+from checkengine.engine_shim.engine.kernels import KERNELS, AttentionCall, Rows
+from checkengine.engine_shim.engine.kv_memory import CompactMemory, LayerMemory
+from checkengine.engine_shim.faults import build_faults, describe_fault
+from checkengine.engine_shim.faults.fault import Fault
+from checkengine.replay.op_call import OpCall
+
+Ints = NDArray[np.int32]
+FAULTS = "faults"
+
+
+class CallRecorder:
+    """Sees every attention call of a forward and keeps those of the chosen rows and layers."""
+
+    def __init__(
+        self,
+        memory: CompactMemory,
+        batch: PackedBatch,
+        kernel: str,
+        faults: Sequence[Fault],
+        rows: Sequence[int],
+        layers: Sequence[int] | None,
+    ) -> None:
+        self.memory, self.batch, self.kernel, self.rows = memory, batch, kernel, rows
+        self.layers = None if layers is None else frozenset(layers)
+        self.options = {FAULTS: [describe_fault(fault) for fault in faults]}
+        self.found: list[tuple[OpCall, torch.Tensor]] = []
+
+    def __call__(self, layer: int, call: AttentionCall, output: torch.Tensor) -> None:
+        if self.layers is None or layer in self.layers:
+            self.found += [(self._call(layer, row, call), self._own(row, output)) for row in self.rows]
+
+    def _own(self, row: int, packed: torch.Tensor) -> torch.Tensor:
+        first, last = self.batch.first_tokens[row : row + 2].tolist()
+        return packed[first:last].clone()
+
+    def _call(self, layer: int, row: int, call: AttentionCall) -> OpCall:
+        table = self.batch.tables[row]
+        length = int(self.batch.lengths[row])
+        order = np.argsort(self.memory.numbers)
+        held = torch.from_numpy(order.astype(np.int64))
+        return OpCall(
+            layer=layer,
+            row=row,
+            kernel=self.kernel,
+            query=self._own(row, call.query),
+            keys=call.memory.keys[held, call.memory.row].clone(),
+            values=call.memory.values[held, call.memory.row].clone(),
+            blocks=self.memory.numbers[order],
+            table=table[: -(-length // self.batch.block_size)].copy(),
+            length=length,
+            scaling=call.scaling,
+            window=call.window,
+            softcap=call.softcap,
+            sinks=None if call.sinks is None else call.sinks.clone(),
+            options=self.options,
+        )
+
+
+def attend(call: OpCall, kernel: str | None = None) -> torch.Tensor:
+    """Run one call alone; the faults that it carries act unless the kernel is the reference."""
+    name = kernel or call.kernel
+    faults = build_faults(call.options.get(FAULTS, ())) if name != "reference" else []
+    lengths, queries = np.array([call.length], np.int32), np.array([len(call.query)], np.int32)
+    tables = np.append(call.table, -1).astype(np.int32)[None]
+    read_tables, read_lengths = tables, lengths
+    for fault in faults:
+        read_tables, read_lengths = fault.reads(call.layer, read_tables, read_lengths, queries)
+    rows = Rows.of(
+        located(call, read_tables),
+        np.clip(read_lengths, 1, read_tables.shape[1] * call.block_size).astype(np.int32),
+        queries,
+        np.array([0, len(call.query)], np.int32),
+    )
+    output = KERNELS[name](attention_call(call), rows)
+    for fault in faults:
+        fault.attention_output(call.layer, output, lengths, queries)
+    return output
+
+
+def attention_call(call: OpCall) -> AttentionCall:
+    layered = LayerMemory(call.keys.unsqueeze(1).contiguous(), call.values.unsqueeze(1).contiguous(), 0)
+    return AttentionCall(call.query, layered, call.scaling, call.window, call.softcap, call.sinks)
+
+
+def located(call: OpCall, tables: Ints) -> Ints:
+    """Rows of the call's memory. A kernel reads wrong memory where a fault says so; a block that the call does not hold
+    stands for the nearest that it does, since memory outside of ours would end the process."""
+    places = np.searchsorted(call.blocks, tables).astype(np.int32)
+    return np.where(tables < 0, -1, np.minimum(places, len(call.blocks) - 1)).astype(np.int32)
+
+
+def widened(call: OpCall) -> OpCall:
+    """In float64."""
+    sinks: Any = None if call.sinks is None else call.sinks.double()
+    return replace(call, query=call.query.double(), keys=call.keys.double(), values=call.values.double(), sinks=sinks)

@@ -9,17 +9,23 @@ from numpy.typing import NDArray
 
 from checkengine.detectors.language.scripts import script_table
 
-OTHER, SPACE, NEWLINE, DIGIT, LOWER, UPPER, MARK, JOINER, APOSTROPHE, OPEN, CLOSE, QUOTE, TICK, GLUE = range(14)
+(
+    OTHER, SPACE, NEWLINE, MARK, JOINER, APOSTROPHE, OPEN, CLOSE, QUOTE, TICK, STOP, DASH, GLUE, DIGIT, LOWER, UPPER,
+) = range(16)  # fmt: skip
+"""Letters come last, before them what makes a word that touches it no prose; the reader compares."""
 
 _SIGNS = {
     NEWLINE: "\n\r\v\f\u0085\u2028\u2029",
     APOSTROPHE: "'\u2019\u02bc",
-    OPEN: "([\uff08\u3010\uff3b",
+    # A cell of a table is set apart from the text like a bracket.
+    OPEN: "([\t|\uff08\u3010\uff3b",
     CLOSE: ")]\uff09\u3011\uff3d",
     QUOTE: '"\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u300c\u300d\u300e\u300f\u300a\u300b\u3008\u3009\uff02',
     TICK: "`",
+    STOP: ".,:;",
+    DASH: "-",
     # Signs of code, paths and addresses; a word that touches one is no prose.
-    GLUE: "_@#$\\/=<>|~^&+{}",
+    GLUE: "_@#$\\/=<>~^&+{}",
     JOINER: "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff",
 }
 

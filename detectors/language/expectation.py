@@ -45,8 +45,10 @@ _BY_SCRIPT_ALONE = (1 << Script.LATIN) | (1 << Script.COMMON) | (1 << Script.PAR
 
 PROMPT_READ = 4096
 """Characters of a prompt that are read from each end: where requests name a language."""
-SURE, SURE_OF_START = 12.0, 20.0
+SURE, SURE_OF_START = 12.0, 30.0
 """Nats ahead from which a part of a prompt, or the start of an output, tells its language."""
+PROSE = 0.6
+"""Share of an output's start that must be words: code is in no language, though it is made of English."""
 FEWEST_LETTERS = 12
 PARTS = 24
 """Lines of a prompt that are looked at one by one."""
@@ -106,7 +108,7 @@ def languages_in(text: str) -> frozenset[str]:
 def expectation_from_start(text: str, prompt_scripts: int = 0) -> Expectation:
     """From an output's own beginning, where the request tells nothing: what it goes on in is then expected."""
     identity = identify(text, quotations=False)
-    language = _sure(identity, SURE_OF_START)
+    language = _sure(identity, SURE_OF_START) if identity.prose > PROSE else None
     languages = frozenset({language}) if language else frozenset()
     return Expectation(
         languages, scripts_of_languages(languages) | prompt_scripts | (scripts_of(text) if not language else 0)

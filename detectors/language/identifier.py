@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from checkengine.detectors.language import kernel
-from checkengine.detectors.language.languages import COLUMNS, LONE, NEAR
+from checkengine.detectors.language.languages import COLUMNS, LONE, NEAR, NO_LANGUAGE
 from checkengine.detectors.language.model import NAT, language_model
 from checkengine.detectors.language.scripts import Script
 
@@ -32,6 +33,8 @@ class Identity:
     letters: int
     margin: float
     """Nats by which it is ahead of the next candidate that is not near to it; infinite where the script decides."""
+    prose: float
+    """Share of the letters that stand in words: the rest is code, names in capitals, addresses…"""
     losses: dict[str, float]
     """Nats that each candidate of the script loses to the best word by word; empty where the script decides."""
 
@@ -48,8 +51,9 @@ class Identity:
 
 def identify(text: str, among: Iterable[str] | None = None, *, quotations: bool = True) -> Identity:
     """`among` restricts the candidates; `quotations` counts what stands in quotes and brackets too."""
-    tally, losses = _measure(text, quotations)
+    tally, losses, read = _measure(text, quotations)
     letters = int(tally.sum())
+    prose = read / max(1, letters)
     kana = int(tally[Script.KANA])
     is_japanese = kana > KANA_SHARE * (kana + tally[Script.HAN])
     if is_japanese:
@@ -59,21 +63,21 @@ def identify(text: str, among: Iterable[str] | None = None, *, quotations: bool 
         tally[script] *= worth
     script = Script(int(tally.argmax())) if letters else Script.COMMON
     if script in LONE:
-        return Identity(LONE[script], script, letters, float("inf"), {})
+        return Identity(LONE[script], script, letters, float("inf"), 1.0, {})
     if script == Script.HAN and is_japanese:
-        return Identity("ja", script, letters, float("inf"), {})
+        return Identity("ja", script, letters, float("inf"), 1.0, {})
     model = language_model()
     columns = range(int(model.lows[script]), int(model.highs[script]))
-    wanted = set(COLUMNS if among is None else among)
+    wanted = set(COLUMNS if among is None else among) - {NO_LANGUAGE}
     found = {COLUMNS[at]: losses[at] / NAT for at in columns if COLUMNS[at] in wanted}
     if not found or not any(losses[at] for at in columns):
-        return Identity(None, script, letters, 0.0, {})
+        return Identity(None, script, letters, 0.0, prose, {})
     best = min(found, key=found.__getitem__)
     others = [loss for language, loss in found.items() if language != best and language not in NEAR[best]]
-    return Identity(best, script, letters, min(others, default=float("inf")) - found[best], found)
+    return Identity(best, script, letters, min(others, default=float("inf")) - found[best], prose, found)
 
 
-def _measure(text: str, quotations: bool) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[float]]:
+def _measure(text: str, quotations: bool) -> tuple[NDArray[np.int64], list[float], int]:
     state = np.zeros(kernel.FIELDS, np.int64)
     state[kernel.TOTALS] = 2 if quotations else 1
     totals, evidence = np.zeros(len(COLUMNS), np.int32), np.zeros(len(COLUMNS), np.int32)
@@ -89,4 +93,4 @@ def _measure(text: str, quotations: bool) -> tuple[np.ndarray[tuple[int], np.dty
     # A line break ends the last word.
     data = np.frombuffer((text + "\n").encode("utf-8", "surrogatepass"), np.uint8)
     kernel.advance(data, 0, len(data), *rest)
-    return tally, evidence.tolist()
+    return tally, [float(loss) for loss in evidence], int(state[kernel.HOT])

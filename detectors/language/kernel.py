@@ -15,6 +15,7 @@ import numpy as np
 from checkengine.detectors.language.characters import (
     APOSTROPHE,
     CLOSE,
+    DASH,
     DIGIT,
     GLUE,
     JOINER,
@@ -23,6 +24,8 @@ from checkengine.detectors.language.characters import (
     NEWLINE,
     OPEN,
     QUOTE,
+    SPACE,
+    STOP,
     TICK,
     UPPER,
 )
@@ -30,12 +33,13 @@ from checkengine.detectors.language.characters import (
 # fmt: off
 (
     NEED, CODE, CHARACTER, LENGTH, CAPITALS, CAPITAL, SKIP, HASH, SCRIPT, WORD_START, WORD_BYTES, PREVIOUS,
-    FENCE, TICKS, IN_TICKS, QUOTED, BRACKETED, CODE_SIGNS, RECENT, _RECENT_1, _RECENT_2, _RECENT_3, RECENT_AT, REST,
+    FENCE, TICKS, IN_TICKS, QUOTED, BRACKETED, CODE_SIGNS, IS_FLAG, RECENT, _RECENT_1, _RECENT_2, _RECENT_3, RECENT_AT, REST,
     HOT, FOREIGN, FOREIGN_START, EXPECTED, EVENT, EVENT_START, EVENT_WHAT, WARNED, ERRED, TOTALS,
-) = range(34)
-FIELDS = 34
+) = range(35)
+FIELDS = 35
 (
-    CLIP, CLIP_SHORT, CLIP_HAN, CAPITAL_EIGHTHS, UNEXPECTED_BASE, WARN, ERROR, FOREIGN_WARN, FOREIGN_ERROR, LONGEST_QUOTE, RESTS,
+    CLIP, CLIP_SHORT, CLIP_HAN, CAPITAL_EIGHTHS, UNEXPECTED_BASE, WARN, ERROR, FOREIGN_WARN, FOREIGN_ERROR,
+    LONGEST_QUOTE, RESTS,
 ) = range(11)
 LIMITS = 11
 NO_EVENT, FOREIGN_SCRIPT_SEEN, FOREIGN_LANGUAGE_SEEN = range(3)
@@ -49,7 +53,8 @@ SHORT = 3
 """Letters of a short word: most of what holds sentences together, and what lists of foreign terms lack."""
 KANA_COUNTS = 4
 """Times as much against Chinese as a character of Han may say for it."""
-CODE_SIGN, CODE_MOST, CODE_MUTES = 12, 48, 16
+CODE_SIGN, CODE_MOST, CODE_MUTES = 12, 96, 16
+"""Each sign of code counts so many characters, all together at most so many, and mutes above so many."""
 _FAR = -1_000_000
 
 
@@ -63,7 +68,9 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 @compiled
-def _features(word, length, totals, low, high, first, following, emits, table):
+def _features(
+    word: Any, length: Any, totals: Any, low: Any, high: Any, first: Any, following: Any, emits: Any, table: Any
+) -> Any:
     """Adds each candidate's log-likelihood of the word, with a space on both sides; returns n-grams that were known."""
     for column in range(low, high):
         totals[column] = 0
@@ -81,7 +88,7 @@ def _features(word, length, totals, low, high, first, following, emits, table):
 
 
 @compiled
-def _is_recent(state, value):
+def _is_recent(state: Any, value: Any) -> Any:
     """The last four words: a refrain or a list of one word is no evidence of a language."""
     for at in range(RECENT, RECENT_AT):
         if state[at] == value:
@@ -92,7 +99,19 @@ def _is_recent(state, value):
 
 
 @compiled
-def _weigh(state, word_start, least, most, totals, evidence, starts, roles, low, high, limits):
+def _weigh(
+    state: Any,
+    word_start: Any,
+    least: Any,
+    most: Any,
+    totals: Any,
+    evidence: Any,
+    starts: Any,
+    roles: Any,
+    low: Any,
+    high: Any,
+    limits: Any,
+) -> Any:
     """One word into the sums of all alternatives in its script; it may say from `-least` to `most`."""
     expected = _FAR
     for column in range(low, high):
@@ -122,12 +141,10 @@ def _weigh(state, word_start, least, most, totals, evidence, starts, roles, low,
 
 
 @compiled
-def _tell(state, evidence, starts, column, limits):
-    if not state[WARNED] and evidence[column] >= limits[WARN]:
+def _tell(state: Any, evidence: Any, starts: Any, column: Any, limits: Any) -> Any:
+    told = limits[ERROR] if state[WARNED] else limits[WARN]
+    if not state[ERRED] and evidence[column] >= told:
         state[EVENT] = FOREIGN_LANGUAGE_SEEN
-    elif state[WARNED] and not state[ERRED] and evidence[column] >= limits[ERROR]:
-        state[EVENT] = FOREIGN_LANGUAGE_SEEN
-    if state[EVENT]:
         state[EVENT_START] = starts[column]
         state[EVENT_WHAT] = column
     # A reply that turns back is believed again after a few words, however long the other language went on.
@@ -135,7 +152,7 @@ def _tell(state, evidence, starts, column, limits):
 
 
 @compiled
-def _lose(most, totals, evidence, low, high):
+def _lose(most: Any, totals: Any, evidence: Any, low: Any, high: Any) -> Any:
     """For a verdict over a whole text: what each candidate loses to the word's best one."""
     best = _FAR
     for column in range(low, high):
@@ -145,7 +162,19 @@ def _lose(most, totals, evidence, low, high):
 
 
 @compiled
-def _weigh_word(state, word, word_bytes, word_start, script, length, capital, hashed, arrays, model, limits):
+def _weigh_word(
+    state: Any,
+    word: Any,
+    word_bytes: Any,
+    word_start: Any,
+    script: Any,
+    length: Any,
+    capital: Any,
+    hashed: Any,
+    arrays: Any,
+    model: Any,
+    limits: Any,
+) -> Any:
     """One word, or chunk of Han or kana; returns True where that made an event."""
     totals, evidence, starts, roles = arrays
     first, following, emits, table, _scripts, _kinds, lows, highs = model
@@ -158,6 +187,7 @@ def _weigh_word(state, word, word_bytes, word_start, script, length, capital, ha
         return False
     if state[TOTALS]:
         _lose(most, totals, evidence, low, high)
+        state[HOT] += length
         return False
     # Chinese has no kana; Japanese has words without.
     least = clip * KANA_COUNTS if script == KANA else clip
@@ -166,7 +196,7 @@ def _weigh_word(state, word, word_bytes, word_start, script, length, capital, ha
 
 
 @compiled
-def _relieve(state, script, arrays, model, limits):
+def _relieve(state: Any, script: Any, arrays: Any, model: Any, limits: Any) -> Any:
     """A word of the expected script speaks against languages of all others."""
     evidence, lows, highs = arrays[1], model[6], model[7]
     hot = 0
@@ -179,13 +209,15 @@ def _relieve(state, script, arrays, model, limits):
 
 
 @compiled
-def _spaced(script):
+def _spaced(script: Any) -> Any:
     """Words of this script are set apart by spaces."""
     return (script < HANGUL and script != THAI and script != LAO and script != TIBETAN) or HANGUL < script < KANA
 
 
 @compiled
-def advance(data, at, end, state, word, arrays, tally, model, limits):
+def advance(
+    data: Any, at: Any, end: Any, state: Any, word: Any, arrays: Any, tally: Any, model: Any, limits: Any
+) -> Any:
     """Reads bytes from `at` on; returns how far it came: to `end`, or to an event (`state[EVENT]`).
 
     One function, for what is known of a stream stays in registers from character to character.
@@ -193,17 +225,17 @@ def advance(data, at, end, state, word, arrays, tally, model, limits):
     # fmt: off
     (
         need, code, character, length, capitals, capital, skip, hashed, script, word_start, word_bytes, previous,
-        fence, ticks, in_ticks, quoted, bracketed, code_signs,
+        fence, ticks, in_ticks, quoted, bracketed, code_signs, is_flag,
     ) = (
         state[NEED], state[CODE], state[CHARACTER], state[LENGTH], state[CAPITALS], state[CAPITAL], state[SKIP],
         state[HASH], state[SCRIPT], state[WORD_START], state[WORD_BYTES], state[PREVIOUS], state[FENCE], state[TICKS],
-        state[IN_TICKS], state[QUOTED], state[BRACKETED], state[CODE_SIGNS],
+        state[IN_TICKS], state[QUOTED], state[BRACKETED], state[CODE_SIGNS], state[IS_FLAG],
     )
     # fmt: on
     scripts, kinds, lows, highs = model[4], model[5], model[6], model[7]
     rest, state[REST] = state[REST], 0
     foreign, expected, mode, longest = state[FOREIGN], state[EXPECTED], state[TOTALS], limits[LONGEST_QUOTE]
-    event = False
+    event: Any = False
     while at < end and not event:
         byte = np.int64(data[at])
         at += 1
@@ -222,20 +254,25 @@ def advance(data, at, end, state, word, arrays, tally, model, limits):
             continue
         kind, now = (kinds[code], np.int64(scripts[code])) if code < len(scripts) else (np.uint8(0), np.int64(0))
         character += 1
-        is_letter = kind == LOWER or kind == UPPER
+        is_letter = kind >= LOWER
         muted = fence > 0 or in_ticks > 0 or code_signs > CODE_MUTES or (mode < 2 and quoted + bracketed > 0)
 
         # The end of a word.
         if length > 0 and kind != APOSTROPHE and kind != JOINER and kind != MARK:
-            ends, glued = True, 0
+            ends: Any = True
+            glued = 0
             if is_letter:
                 ends = now != script or (now >= KANA and length >= CHUNK)
                 glued = 1 if now != script and _spaced(now) and _spaced(script) else 0
-            elif kind == GLUE or kind == DIGIT:
+            elif kind >= GLUE:
                 glued = 1
             if ends:
                 shouted = capitals > 1 and capitals == length
-                if not (muted or shouted or skip + glued > 0 or word_bytes > WORD) and lows[script] < highs[script]:
+                single = length == 1 and _spaced(script)
+                if (
+                    not (muted or shouted or single or skip + glued > 0 or word_bytes > WORD)
+                    and lows[script] < highs[script]
+                ):
                     if rest > 0 and mode == 0:
                         rest -= 1
                     else:
@@ -243,7 +280,7 @@ def advance(data, at, end, state, word, arrays, tally, model, limits):
                             state, word, word_bytes, word_start, script, length, capital, hashed, arrays, model, limits
                         )
                         rest, state[REST] = state[REST], 0
-                if state[HOT] and script != LATIN and (expected >> script) & 1:
+                if mode == 0 and state[HOT] and script != LATIN and (expected >> script) & 1:
                     _relieve(state, script, arrays, model, limits)
                 length = capitals = word_bytes = hashed = 0
                 skip = glued
@@ -251,10 +288,12 @@ def advance(data, at, end, state, word, arrays, tally, model, limits):
         if is_letter:
             if length == 0:
                 word_start, script, capital = character - 1, now, 1 if kind == UPPER else 0
-                if previous == GLUE or previous == DIGIT:
+                if GLUE <= previous < LOWER:
                     skip = 1
-                elif not (previous == LOWER or previous == UPPER):
-                    skip = 0
+                elif previous < LOWER:
+                    # `a.b` and ` -flag` are no prose either, and what stands around them may be code.
+                    skip = 1 if (previous == STOP or (previous == DASH and is_flag > 0)) and _spaced(now) else 0
+                    code_signs = min(code_signs + CODE_SIGN * skip, CODE_MOST)
             length += 1
             if kind == UPPER:
                 capitals += 1
@@ -286,11 +325,11 @@ def advance(data, at, end, state, word, arrays, tally, model, limits):
         elif kind == MARK:
             skip = 1
         elif kind == APOSTROPHE:
-            if 0 < length and word_bytes + 4 <= WORD:
+            if length > 0 and word_bytes + 4 <= WORD:
                 word_bytes = _append(word, word_bytes, code)
-        # Where code, quotations and brackets begin and end; a line break ends all but a fence.
+        # Where quotations and brackets begin and end, and what code is made of; a line break ends all but a fence.
         elif kind == NEWLINE:
-            in_ticks = quoted = bracketed = code_signs = 0
+            in_ticks = quoted = bracketed = 0
         elif kind == TICK:
             ticks += 1
             if ticks == 3:
@@ -301,8 +340,12 @@ def advance(data, at, end, state, word, arrays, tally, model, limits):
             quoted = 0 if quoted else 1
         elif kind == OPEN:
             bracketed = 1
+            if previous >= DIGIT and _spaced(script):
+                code_signs = min(code_signs + CODE_SIGN, CODE_MOST)
         elif kind == CLOSE:
             bracketed = 0
+        elif kind == DASH:
+            is_flag = 1 if previous in (SPACE, NEWLINE, OPEN, QUOTE) else 0
         elif kind == GLUE:
             code_signs = min(code_signs + CODE_SIGN, CODE_MOST)
 
@@ -321,24 +364,25 @@ def advance(data, at, end, state, word, arrays, tally, model, limits):
     (
         state[NEED], state[CODE], state[CHARACTER], state[LENGTH], state[CAPITALS], state[CAPITAL], state[SKIP],
         state[HASH], state[SCRIPT], state[WORD_START], state[WORD_BYTES], state[PREVIOUS], state[FENCE], state[TICKS],
-        state[IN_TICKS], state[QUOTED], state[BRACKETED], state[CODE_SIGNS], state[FOREIGN], state[REST],
+        state[IN_TICKS], state[QUOTED], state[BRACKETED], state[CODE_SIGNS], state[IS_FLAG], state[FOREIGN],
+        state[REST],
     ) = (
         need, code, character, length, capitals, capital, skip, hashed, script, word_start, word_bytes, previous,
-        fence, ticks, in_ticks, quoted, bracketed, code_signs, foreign, rest,
+        fence, ticks, in_ticks, quoted, bracketed, code_signs, is_flag, foreign, rest,
     )
     # fmt: on
     return at
 
 
 @compiled
-def _is_switch(state, foreign, limits):
+def _is_switch(state: Any, foreign: Any, limits: Any) -> Any:
     if state[WARNED]:
         return state[ERRED] == 0 and foreign >= limits[FOREIGN_ERROR]
     return foreign >= limits[FOREIGN_WARN]
 
 
 @compiled
-def _append(word, at, code):
+def _append(word: Any, at: Any, code: Any) -> Any:
     """UTF-8 of one character; returns the bytes used."""
     if code < 0x80:
         word[at] = code

@@ -5,9 +5,9 @@ from __future__ import annotations
 from checkengine.detectors.language.scripts import Script
 
 CANDIDATES: dict[Script, tuple[str, ...]] = {
-    Script.LATIN: tuple(
-        "en es fr de it pt id tr vi nl pl sv da no fi cs ro hu ca hr et lt lv sk sl sq tl sw eu gl af cy is ms az la"
-        .split()
+    Script.LATIN: (
+        "en", "es", "fr", "de", "it", "pt", "id", "tr", "vi", "nl", "pl", "sv", "da", "no", "fi", "cs", "ro", "hu",
+        "ca", "hr", "et", "lt", "lv", "sk", "sl", "sq", "tl", "sw", "eu", "gl", "af", "cy", "is", "ms", "az", "la", "zxx",
     ),
     Script.CYRILLIC: ("ru", "uk", "be", "bg", "sr", "mk", "kk", "ky", "mn", "tg"),
     Script.ARABIC: ("ar", "fa", "ur", "ps", "ug"),
@@ -29,6 +29,9 @@ NEAR: dict[str, frozenset[str]] = {
     for language in COLUMNS
 }
 """Never alternatives to each other: some words do not tell them apart, and a reply that mixes them is rare."""
+
+NO_LANGUAGE = "zxx"
+"""The model's class of text without words (ISO 639-2): a candidate that is always expected."""
 
 ALIASES = {
     "nb": "no",

@@ -81,4 +81,4 @@ def _table(likelihoods: NDArray[np.float16], classes: list[str]) -> NDArray[np.i
 def _column(likelihoods: NDArray[np.float16], classes: list[str], language: str) -> NDArray[np.float32]:
     """A language may have several columns (Serbian in two scripts): the likelier one."""
     columns = [at for at, name in enumerate(classes) if name == language]
-    return likelihoods[:, columns].astype(np.float32).max(axis=1)
+    return np.asarray(likelihoods[:, columns].astype(np.float32).max(axis=1), np.float32)

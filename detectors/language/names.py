@@ -8,21 +8,50 @@ from itertools import product
 
 STEMS: dict[str, str] = {
     # English, German, French, Spanish, Portuguese, Italian, Dutch, then others; as stems where endings vary.
-    "en": r"english|englis[ck]h|engels|anglais|ingl[eéê]s|inglese|inggris|ingilizce|ti[eế]ng anh|angielsk|angli[ck]"
-    r"|engelsk|английск|англійськ|英語|英语|英文|영어|ال[إا]نجليزي|[إا]نجليزي|انگلیسی|انگریزی|अंग्रेज़ी|अंग्रेजी|इंग्लिश|αγγλικ|אנגלית|อังกฤษ",
-    "fr": r"french|französisch|fran[cç]ais|franc[eé]s|franc[eê]s|frans\b|prancis|frans[iı]zca|ti[eế]ng ph[aá]p|francusk"
-    r"|французск|法語|法语|法文|フランス語|프랑스어|불어|ال?فرنسية|فرانسوی|फ़्रेंच|फ्रेंच|γαλλικ",
-    "de": r"german|deutsch|allemand|alem[aá]n|alem[aã]o|tedesc|duits|jerman|almanca|ti[eế]ng đ[uứ]c|niemieck|немецк"
-    r"|德語|德语|德文|ドイツ語|독일어|ال?[أا]لمانية|जर्मन|γερμανικ",
-    "es": r"spanish|spanisch|espagnol|espa[nñ]ol|espanhol|spagnol|castellano|spaans|spanyol|ispanyolca"
-    r"|ti[eế]ng t[aâ]y ban nha|hiszpańsk|испанск|西班牙[語语文]|スペイン語|스페인어|ال?[إا]سبانية|स्पेनिश|स्पैनिश|ισπανικ",
-    "pt": r"portug(?:u|i)|português|portekizce|ti[eế]ng b[oồ]|葡萄牙[語语文]|ポルトガル語|포르투갈어|ال?برتغالية|पुर्तगाली|португальск",
-    "it": r"italian|italien|italiaans|italia\b|italyanca|ti[eế]ng [yý]\b|włosk|итальянск|意大利[語语文]|イタリア語|이탈리아어|ال?[إا]يطالية|इतालवी",
-    "nl": r"\bdutch|niederländ|n[eé]erland|holand[eé]s|oland[eé]s|nederlands|belanda|flam[ea]nd|flemish|нидерландск|荷兰[語语文]|オランダ語",
-    "pl": r"\bpolish\b|polnisch|polonais|polaco|polon[eê]s|polacc|pools\b|polsk|польск|波兰[語语文]|ポーランド語",
-    "id": r"indones|bahasa|印[尼度]尼?西?亞?亚?[語语文]|インドネシア語|인도네시아어|индонезийск|ال?[إا]ندونيسية",
+    "en": (
+        r"english|englis[ck]h|engels|anglais|ingl[eéê]s|inglese|inggris|ingilizce|ti[eế]ng anh|angielsk"
+        r"|angli[ck]|engelsk|английск|англійськ|英語|英语|英文|영어|ال[إا]نجليزي|[إا]نجليزي|انگلیسی"
+        r"|انگریزی|अंग्रेज़ी|अंग्रेजी|इंग्लिश|αγγλικ|אנגלית|อังกฤษ"
+    ),
+    "fr": (
+        r"french|französisch|fran[cç]ais|franc[eé]s|franc[eê]s|frans\b|prancis|frans[iı]zca"
+        r"|ti[eế]ng ph[aá]p|francusk|французск|法語|法语|法文|フランス語|프랑스어|불어|ال?فرنسية|فرانسوی"
+        r"|फ़्रेंच|फ्रेंच|γαλλικ"
+    ),
+    "de": (
+        r"german|deutsch|allemand|alem[aá]n|alem[aã]o|tedesc|duits|jerman|almanca|ti[eế]ng đ[uứ]c|niemieck"
+        r"|немецк|德語|德语|德文|ドイツ語|독일어|ال?[أا]لمانية|जर्मन|γερμανικ"
+    ),
+    "es": (
+        r"spanish|spanisch|espagnol|espa[nñ]ol|espanhol|spagnol|castellano|spaans|spanyol|ispanyolca"
+        r"|ti[eế]ng t[aâ]y ban nha|hiszpańsk|испанск|西班牙[語语文]|スペイン語|스페인어|ال?[إا]سبانية"
+        r"|स्पेनिश|स्पैनिश|ισπανικ"
+    ),
+    "pt": (
+        r"portug(?:u|i)|português|portekizce|ti[eế]ng b[oồ]|葡萄牙[語语文]|ポルトガル語|포르투갈어"
+        r"|ال?برتغالية|पुर्तगाली|португальск"
+    ),
+    "it": (
+        r"italian|italien|italiaans|italia\b|italyanca|ti[eế]ng [yý]\b|włosk|итальянск|意大利[語语文]"
+        r"|イタリア語|이탈리아어|ال?[إا]يطالية|इतालवी"
+    ),
+    "nl": (
+        r"\bdutch|niederländ|n[eé]erland|holand[eé]s|oland[eé]s|nederlands|belanda|flam[ea]nd|flemish"
+        r"|нидерландск|荷兰[語语文]|オランダ語"
+    ),
+    "pl": (
+        r"\bpolish\b|polnisch|polonais|polaco|polon[eê]s|polacc|pools\b|polsk|польск|波兰[語语文]"
+        r"|ポーランド語"
+    ),
+    "id": (
+        r"indones|bahasa|印[尼度]尼?西?亞?亚?[語语文]|インドネシア語|인도네시아어|индонезийск"
+        r"|ال?[إا]ندونيسية"
+    ),
     "ms": r"\bmalay\b|malais|malayo|melayu|马来[語语文]|マレー語",
-    "tr": r"turk(?:ish|ce|isch)|türk|turc\b|turco|turks\b|turki\b|turqu|турецк|土耳其[語语文]|トルコ語|터키어|튀르키예어|ال?تركية|तुर्की",
+    "tr": (
+        r"turk(?:ish|ce|isch)|türk|turc\b|turco|turks\b|turki\b|turqu|турецк|土耳其[語语文]|トルコ語"
+        r"|터키어|튀르키예어|ال?تركية|तुर्की"
+    ),
     "vi": r"vietnam|viêt|ti[eế]ng vi[eệ]t|вьетнамск|越南[語语文]|ベトナム語|베트남어|ال?فيتنامية",
     "sv": r"swed|schwed|suéd|sueco|svedes|zweeds|svensk|шведск|瑞典[語语文]|スウェーデン語",
     "da": r"danish|dänisch|danois|danés|dinamarqu|danese|deens|dansk|датск|丹麦[語语文]",
@@ -34,32 +63,78 @@ STEMS: dict[str, str] = {
     "hu": r"hungar|ungar|hongrois|húngar|unghere|magyar|венгерск",
     "ca": r"catal[aàáo]|katalan",
     "hr": r"croat|kroat|croaz|hrvatsk|bosni|хорватск",
-    "et": r"estoni|estni|eesti", "lt": r"lithuan|litau|lituan|lietuv", "lv": r"latvi|lettisch|letton|let[oó]n|latvie",
-    "sl": r"sloven(?:e|ia|isch)|slovène|esloven|slovenšč", "sq": r"albani|albanes|shqip", "tl": r"tagalog|filipin|pilipin",
-    "sw": r"swahili|suaheli|kiswahili", "eu": r"basque|baskisch|vasco|euskera|euskara", "gl": r"galici|gallego|galego",
-    "af": r"afrikaans", "cy": r"\bwelsh|walisisch|gallois|galés|cymraeg", "is": r"iceland|isländ|island(?:ais|[eé]s)|íslensk",
-    "az": r"azer(?:i\b|bai|bay)|aserbaid", "la": r"\blatin\b|latein|latín|latim|latino\b|lateinisch",
+    "et": r"estoni|estni|eesti",
+    "lt": r"lithuan|litau|lituan|lietuv",
+    "lv": r"latvi|lettisch|letton|let[oó]n|latvie",
+    "sl": r"sloven(?:e|ia|isch)|slovène|esloven|slovenšč",
+    "sq": r"albani|albanes|shqip",
+    "tl": r"tagalog|filipin|pilipin",
+    "sw": r"swahili|suaheli|kiswahili",
+    "eu": r"basque|baskisch|vasco|euskera|euskara",
+    "gl": r"galici|gallego|galego",
+    "af": r"afrikaans",
+    "cy": r"\bwelsh|walisisch|gallois|galés|cymraeg",
+    "is": r"iceland|isländ|island(?:ais|[eé]s)|íslensk",
+    "az": r"azer(?:i\b|bai|bay)|aserbaid",
+    "la": r"\blatin\b|latein|latín|latim|latino\b|lateinisch",
     "ru": r"russ|ruso\b|rusa\b|rusça|rusia|ti[eế]ng nga|русск|俄語|俄语|俄文|ロシア語|러시아어|ال?روسية|रूसी",
-    "uk": r"ukrain|ucran|україн|украинск|乌克兰[語语文]", "be": r"belarus|беларус|белорус",
-    "bg": r"bulgar|búlgar|болгарск|български", "sr": r"serb|српск|сербск", "mk": r"macedon|mazedon|македонск",
-    "kk": r"kazakh|kasach|казахск|қазақ", "ky": r"kyrgyz|kirgis|кыргыз", "tg": r"tajik|tadschik|тоҷик|таджик",
+    "uk": r"ukrain|ucran|україн|украинск|乌克兰[語语文]",
+    "be": r"belarus|беларус|белорус",
+    "bg": r"bulgar|búlgar|болгарск|български",
+    "sr": r"serb|српск|сербск",
+    "mk": r"macedon|mazedon|македонск",
+    "kk": r"kazakh|kasach|казахск|қазақ",
+    "ky": r"kyrgyz|kirgis|кыргыз",
+    "tg": r"tajik|tadschik|тоҷик|таджик",
     "mn": r"mongol|монгол",
     "el": r"greek|griech|grec\b|grecque|grieg|greco\b|grego|ελληνικ|греческ|希腊[語语文]",
-    "zh": r"chinese|chines|chinois|chino\b|cinese|mandarin|cantonese|kanton|hanzi|kanji|tionghoa|[cç]ince|ti[eế]ng trung"
-    r"|китайск|中文|汉语|漢語|中国語|普通话|华语|중국어|ال?صينية|चीनी",
-    "ja": r"japan|japon|giappon|jepang|hiragana|katakana|ti[eế]ng nh[aậ]t|японск|日本語|日语|日文|일본어|ال?يابانية|जापानी",
-    "ko": r"korea|corea|coréen|kore(?:li|ce)|hangul|ti[eế]ng h[aà]n|корейск|韓国語|韩语|韩文|한국어|ال?كورية|कोरियाई",
-    "ar": r"arab(?!l|esq|l[ei]|idop)|árabe|ti[eế]ng [aả] r[aậ]p|арабск|阿拉伯[語语文]|アラビア語|아랍어|عربي|अरबी",
-    "fa": r"persian|persisch|farsi|iran|فارسی|персидск|波斯[語语文]", "ur": r"\burdu|اردو", "ps": r"pashto|paschtu",
-    "ug": r"uyghur|uigur", "sd": r"sindhi",
-    "he": r"hebrew|hebrä|hébreu|hebreo|hebraico|ebraic|עברית|иврит", "yi": r"yiddish|jiddisch",
-    "hi": r"\bhindi|хинди|印地[語语文]|ヒンディー語|힌디어|ال?هندية|हिंदी|हिन्दी|हिंदि", "mr": r"marathi|मराठी",
-    "ne": r"nepal|नेपाली", "sa": r"sanskrit|devanagari|संस्कृत", "bn": r"bengal|bangla|বাংলা", "as": r"assamese",
-    "pa": r"punjabi|gurmukhi", "gu": r"gujarat", "or": r"\bodia|oriya", "ta": r"\btamil", "te": r"telugu",
-    "kn": r"kannada", "ml": r"malayalam", "si": r"sinhal|singhal", "th": r"\bthai|thaï|tailand|ภาษาไทย|泰[語语文]|タイ語",
-    "lo": r"\blao\b|\blaos\b|laotian", "bo": r"tibet", "my": r"burm|birman|myanmar", "ka": r"georgian|georgisch|géorgien",
-    "hy": r"armen|armén", "am": r"amhar|ethiop|äthiop", "ti": r"tigrin", "km": r"khmer|cambod|kambod",
-}  # fmt: skip
+    "zh": (
+        r"chinese|chines|chinois|chino\b|cinese|mandarin|cantonese|kanton|hanzi|kanji|tionghoa|[cç]ince"
+        r"|ti[eế]ng trung|китайск|中文|汉语|漢語|中国語|普通话|华语|중국어|ال?صينية|चीनी"
+    ),
+    "ja": (
+        r"japan|japon|giappon|jepang|hiragana|katakana|ti[eế]ng nh[aậ]t|японск|日本語|日语|日文|일본어"
+        r"|ال?يابانية|जापानी"
+    ),
+    "ko": (
+        r"korea|corea|coréen|kore(?:li|ce)|hangul|ti[eế]ng h[aà]n|корейск|韓国語|韩语|韩文|한국어|ال?كورية"
+        r"|कोरियाई"
+    ),
+    "ar": (
+        r"arab(?!l|esq|l[ei]|idop)|árabe|ti[eế]ng [aả] r[aậ]p|арабск|阿拉伯[語语文]|アラビア語|아랍어|عربي"
+        r"|अरबी"
+    ),
+    "fa": r"persian|persisch|farsi|iran|فارسی|персидск|波斯[語语文]",
+    "ur": r"\burdu|اردو",
+    "ps": r"pashto|paschtu",
+    "ug": r"uyghur|uigur",
+    "sd": r"sindhi",
+    "he": r"hebrew|hebrä|hébreu|hebreo|hebraico|ebraic|עברית|иврит",
+    "yi": r"yiddish|jiddisch",
+    "hi": r"\bhindi|хинди|印地[語语文]|ヒンディー語|힌디어|ال?هندية|हिंदी|हिन्दी|हिंदि",
+    "mr": r"marathi|मराठी",
+    "ne": r"nepal|नेपाली",
+    "sa": r"sanskrit|devanagari|संस्कृत",
+    "bn": r"bengal|bangla|বাংলা",
+    "as": r"assamese",
+    "pa": r"punjabi|gurmukhi",
+    "gu": r"gujarat",
+    "or": r"\bodia|oriya",
+    "ta": r"\btamil",
+    "te": r"telugu",
+    "kn": r"kannada",
+    "ml": r"malayalam",
+    "si": r"sinhal|singhal",
+    "th": r"\bthai|thaï|tailand|ภาษาไทย|泰[語语文]|タイ語",
+    "lo": r"\blao\b|\blaos\b|laotian",
+    "bo": r"tibet",
+    "my": r"burm|birman|myanmar",
+    "ka": r"georgian|georgisch|géorgien",
+    "hy": r"armen|armén",
+    "am": r"amhar|ethiop|äthiop",
+    "ti": r"tigrin",
+    "km": r"khmer|cambod|kambod",
+}
 _SCRIPT_NAMES = r"cyrillic|kyrill|cirílic|cirillic|кирилл"
 _ABOUT = (
     r"translat|übersetz|traduc|tradui|traduz|tradur|vertaal|terjemah|çevir|d[iị]ch\b|languages|sprachen|langues"

@@ -22,7 +22,7 @@ from checkengine.detectors.language.expectation import (
     names_language,
     names_script,
 )
-from checkengine.detectors.language.languages import COLUMN_OF, COLUMNS, NEAR
+from checkengine.detectors.language.languages import COLUMN_OF, COLUMNS, NEAR, NO_LANGUAGE
 from checkengine.detectors.language.model import NAT, language_model
 from checkengine.detectors.language.scripts import Script
 
@@ -95,7 +95,7 @@ def roles_of(languages: frozenset[str]) -> NDArray[np.uint8]:
     for language in languages:
         for near in NEAR.get(language, frozenset()):
             roles[COLUMN_OF[near]] = 2
-    for language in languages & COLUMN_OF.keys():
+    for language in (languages & COLUMN_OF.keys()) | {NO_LANGUAGE}:
         roles[COLUMN_OF[language]] = 1
     return roles
 

@@ -6,6 +6,7 @@ A row's tokens are read a few at a time; at once where a token's script is forei
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ WRITTEN, READ, BYTE, LEARN_AT = range(4)
 
 
 @kernel.compiled
-def foreign_rows(tokens, ends, slots, scripts, familiar, foreign):  # type: ignore[no-untyped-def]
+def foreign_rows(tokens: Any, ends: Any, slots: Any, scripts: Any, familiar: Any, foreign: Any) -> Any:
     """The look-up of the script stage, for all tokens of a step; returns how many rows hold a foreign one.
 
     `tokens[ends[i - 1]:ends[i]]` are row i's; `scripts` is `Vocabulary.script`; `familiar[slot]` is a bit mask;
@@ -48,7 +49,7 @@ def foreign_rows(tokens, ends, slots, scripts, familiar, foreign):  # type: igno
 
 
 @kernel.compiled
-def _read_row(counts, rows, slot, table, totals, tally, model, limits):  # type: ignore[no-untyped-def]
+def _read_row(counts: Any, rows: Any, slot: Any, table: Any, totals: Any, tally: Any, model: Any, limits: Any) -> Any:
     """Reads what a row has kept; stops at an event, in mid token where it must."""
     states, words, evidence, starts, roles, kept, marks = rows
     pieces, offsets = table
@@ -71,7 +72,20 @@ def _read_row(counts, rows, slot, table, totals, tally, model, limits):  # type:
 
 
 @kernel.compiled
-def advance_rows(slots, ends, tokens, urgent, seen, counts, rows, table, totals, tally, model, limits):  # type: ignore[no-untyped-def]
+def advance_rows(
+    slots: Any,
+    ends: Any,
+    tokens: Any,
+    urgent: Any,
+    seen: Any,
+    counts: Any,
+    rows: Any,
+    table: Any,
+    totals: Any,
+    tally: Any,
+    model: Any,
+    limits: Any,
+) -> Any:
     """Keeps each row's new tokens and reads where enough have come; `seen[i]` is 1 for an event, 2 for a row whose
     language can now be learned from its own start. Returns how many are not 0."""
     kept, first, found = rows[5], 0, 0
@@ -82,9 +96,9 @@ def advance_rows(slots, ends, tokens, urgent, seen, counts, rows, table, totals,
             counts[slot, WRITTEN] += 1
             waiting = counts[slot, WRITTEN] - counts[slot, READ]
             # After an event the rest of the row waits until that is decided: more than is kept cannot come in a step.
-            if seen[row] == 0 and (waiting >= GROUP or urgent[row] >= 0):
-                if _read_row(counts, rows, slot, table, totals, tally, model, limits):
-                    seen[row] = 1
+            is_due = seen[row] == 0 and (waiting >= GROUP or urgent[row] >= 0)
+            if is_due and _read_row(counts, rows, slot, table, totals, tally, model, limits):
+                seen[row] = 1
         if seen[row] == 0 and 0 < counts[slot, LEARN_AT] <= counts[slot, WRITTEN]:
             seen[row] = 2
         found += seen[row] > 0

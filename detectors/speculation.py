@@ -33,10 +33,10 @@ class AcceptanceLimits:
     tokens: int = 128
     """Output tokens of verified steps before anything is said, and again for every `HIGH`."""
     change_nats: float = 16.0
-    """Log likelihood that newest drafts are accepted at a rate of their own, against the earlier ones' rate."""
+    """Log likelihood ratio of two rates, the newest drafts' and the earlier ones', against a common one…"""
     fallen_to: float = 0.5
-    """…and then only if the rate is below this share of the earlier one."""
-    block: int = 64
+    """…and then only if the newest rate is below this share of the earlier one, or above `most_rate`."""
+    block: int = 128
     """Proposed tokens that make the newest drafts."""
 
 
@@ -111,7 +111,9 @@ class AcceptanceCounts:
         if past < limits.block:
             return None
         earlier, rate = now[_PAST_ACCEPTED] / past, now[_BLOCK_ACCEPTED] / newest
-        if change_nats(now[_PAST_ACCEPTED], past, now[_BLOCK_ACCEPTED], newest) < limits.change_nats:
+        # The drafts of one step stand and fall together: they count as one.
+        drafts = now[_PROPOSED] / now[_STEPS]
+        if change_nats(now[_PAST_ACCEPTED], past, now[_BLOCK_ACCEPTED], newest) < limits.change_nats * drafts:
             return None
         if rate < limits.fallen_to * earlier:
             return Acceptance.FALLEN

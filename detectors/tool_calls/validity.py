@@ -92,6 +92,7 @@ def _bounded(base: Any) -> Any:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
+        "required": _required,
         "type": _nullable(base.VALIDATORS["type"]),
         "exclusiveMinimum": _numeric(base.VALIDATORS.get("exclusiveMinimum")),
         "exclusiveMaximum": _numeric(base.VALIDATORS.get("exclusiveMaximum")),
@@ -158,6 +159,12 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
                 yield ValidationError("additionalProperties")
             elif isinstance(allowed, Mapping):
                 yield from validator.descend(value, allowed, path=key)
+
+
+def _required(validator: Any, names: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """Draft 3 has a boolean here."""
+    if isinstance(names, list) and isinstance(instance, dict):
+        yield from (ValidationError("required") for name in names if name not in instance)
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:

@@ -79,11 +79,11 @@ def test_arguments_in_a_string_equal_arguments_as_an_object():
     assert a.digest == b.digest
 
 
-def test_a_payload_that_is_no_json_is_compared_by_its_text_without_white_space():
-    xml = b"<tool_call>\n<function=look>\n<parameter=q>\nx\n</parameter>\n</function>\n</tool_call>"
-    first, second = calls_of([xml, xml.replace(b"\n", b" ")])
+def test_a_payload_of_no_family_is_compared_by_its_text_without_white_space():
+    odd = b"<tool_call>\n{look: sea,\n now}\n</tool_call>"
+    first, second = calls_of([odd, odd.replace(b"\n", b" ")])
     assert first.digest == second.digest
-    assert (first.name, first.well_formed) == ("look", False)
+    assert (first.name, first.well_formed) == (None, False)
 
 
 def test_an_opening_tag_inside_an_open_call_ends_it_as_malformed():
@@ -154,15 +154,59 @@ def test_parallel_calls_that_differ_are_no_loop():
 
 
 def test_a_call_that_does_not_end_is_reported_once():
-    pieces = [b"<tool_call>", b'{"name": "f", "arguments": {"text": "'] + [b"word "] * 200
+    pieces = [b"<tool_call>", b'{"name": "f", "arguments": {"text": "'] + [b"%d words " % n for n in range(200)]
     found = readings(pieces, unclosed_tokens=100)
     assert [(i, r.kind, r.count, r.start) for i, r in found] == [(100, "unclosed", 101, 0)]
 
 
 def test_closing_tags_again_and_again_are_reported_once():
     found = readings([call("f", {}), *[b"</tool", b"_call>\n"] * 20])
-    assert [(r.kind, r.count, r.start) for _, r in found] == [("closings", 8, 2)]
+    assert [(r.kind, r.count, r.start) for _, r in found] == [("closings", 8, 1)]
 
 
 def test_closing_tags_of_parallel_calls_are_no_loop():
     assert readings([call("f", {"n": n}) for n in range(30)], stray_closings=2) == []
+
+
+def test_opening_tags_again_and_again_are_reported_once():
+    found = readings([b"Yes.", *[b"<tool_call>\n"] * 20])
+    assert [(i, r.kind, r.start) for i, r in found] == [(8, "openings", 2)]
+
+
+def test_calls_that_only_the_next_one_ends_are_reported_once():
+    pieces = [b'<tool_call>{"name": "f", "arguments": {"n": %d}}\n' % n for n in range(20)]
+    assert [(i, r.kind) for i, r in readings(pieces)] == [(7, "openings")]
+
+
+def test_an_argument_whose_text_repeats_without_end_is_found_within_eight_copies():
+    copy = b"and then the sea came in, "
+    pieces = [b'<tool_call>{"name": "f", "arguments": {"q": "', *[copy] * 30]
+    ((index, reading),) = readings(pieces)
+    assert reading.kind == "endless"
+    assert index <= 8
+    assert reading.start == 0
+
+
+def test_dividers_and_zeros_in_a_written_file_are_no_endless_call():
+    content = "=" * 120 + "\n" + "0, " * 100 + "\n" + "| - " * 60
+    assert readings([call("write_file", {"path": "a.md", "content": content})[:-15]]) == []
+
+
+def test_a_long_file_in_one_call_is_no_fault():
+    lines = "".join(f"value_{n} = compute({n * n}, {n % 7})\n" for n in range(3000))
+    written = call("write_file", {"path": "a.py", "content": lines})
+    loops = CallLoops()
+    assert {loops.push(written[i : i + 20]) for i in range(0, len(written), 20)} == {None}
+    assert loops.recogniser.calls == 1
+
+
+def test_a_call_too_long_to_be_kept_is_not_called_malformed():
+    (found,) = calls_of([call("write_file", {"content": "abc " * 40_000})])
+    assert not found.complete
+
+
+def test_the_cut_of_an_overlong_call_into_pieces_changes_nothing():
+    written = call("write_file", {"content": "abcd efg\n" * 20_000})
+    (whole,) = calls_of([written])
+    (parts,) = calls_of([written[i : i + 997] for i in range(0, len(written), 997)])
+    assert whole.digest == parts.digest

@@ -28,6 +28,12 @@ def replay(
     incident: str | None = typer.Option(None, help="The incident whose first bundle is replayed."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a summary."),
     report: Path | None = typer.Option(None, help="Write an HTML report that opens offline."),
+    fan_out: str | None = typer.Option(
+        None, help="Replay all bundles of --store: local (a pool here), or print the job for kubernetes, slurm or ray."
+    ),
+    workers: int = typer.Option(4, min=1, help="Bundles at a time, with --fan-out."),
+    results: Path = typer.Option(Path("checkengine-results"), help="Where --fan-out local keeps a result a bundle."),
+    image: str = typer.Option("checkengine", help="Container image, with --fan-out kubernetes."),
     kernel: str | None = typer.Option(None, help="Replay with this kernel instead of the recorded one; no verdict."),
     confidential: str = typer.Option("default", help="Identifiers in the report: none, default (hashes) or full."),
 ) -> None:
@@ -37,6 +43,8 @@ def replay(
     """
     if confidential not in ("none", "default", "full"):
         raise typer.BadParameter(f"{confidential!r} is not one of none, default, full", param_hint="--confidential")
+    if fan_out is not None:
+        raise typer.Exit(guarded(lambda: fanned(fan_out, store or bundle, workers, results, image)))
     if (bundle is None) == (store is None) or (store is None) != (incident is None):
         raise typer.BadParameter("give either a bundle, or --store and --incident")
     names = cast(Literal["none", "default", "full"], confidential)
@@ -48,6 +56,32 @@ def replay(
 
         code = guarded(run)
     raise typer.Exit(code)
+
+
+def fanned(where: str, store: str | None, workers: int, results: Path, image: str) -> int:
+    """All bundles of a store. Exit code 1 where one is reproduced, 125 where one could not be judged, else 0."""
+    from checkengine.fanning import local, schedulers
+    from checkengine.fanning.ledger import Ledger
+    from checkengine.replay.bundle import BundleError, BundleStore
+
+    makers = {
+        "kubernetes": lambda names, url: schedulers.kubernetes(names, url, workers, image),
+        "slurm": lambda names, url: schedulers.slurm(names, url, workers),
+        "ray": lambda names, url: schedulers.ray(names, url, workers),
+    }
+    if where != "local" and where not in makers:
+        raise typer.BadParameter(f"{where!r} is not one of local, {', '.join(makers)}", param_hint="--fan-out")
+    if store is None:
+        raise typer.BadParameter("--fan-out needs --store: a directory of bundles or its URL")
+    names = BundleStore(store).names()
+    if not names:
+        raise BundleError(f"there are no bundles in {store}")
+    if where != "local":
+        typer.echo(makers[where](names, store))
+        return 0
+    counts = local.run_all(names, local.replay_command(store), Ledger(results), workers)
+    typer.echo(json.dumps(counts))
+    return 1 if counts.get("reproduced") else 0 if set(counts) == {"not reproduced"} else 125
 
 
 def located(bundle: str | None, store: str | None, incident: str | None, fetched: Path) -> Path:

@@ -49,7 +49,8 @@ def bench(
     from checkengine.figures import passed, print_report, report
 
     figures = [figure for each in names for figure in figures_of(each, data, quick=quick, only=only)]
-    measured = report(f"bench {name}", figures)
+    options = [*(["--quick"] if quick else []), *(f"--only {each}" for each in only)]
+    measured = report(" ".join(["bench", name, *options]), figures)
     if as_json:
         typer.echo(json.dumps(measured))
     elif markdown:

@@ -37,14 +37,19 @@ class Entry:
 
 
 ENTRIES: dict[str, Entry] = {
-    "logits": Entry("uniform", logprobs="text_logprobs:LogprobsGuard", steps=("nonfinite", "uniform")),
+    "logits": Entry("uniform", logprobs="text_logprobs:LogprobsGuard", steps=("nonfinite", "uniform", "magnitude")),
     "tokens": Entry("impossible_token", steps=("impossible_token",)),
     "sampler": Entry("sampler", steps=("sampler",)),
     "speculation": Entry("speculation", steps=("speculation",)),
     "stop": Entry("ignored_stop", steps=("ignored_stop",)),
     "repetition": Entry("repetition", steps=("repetition",)),
-    "salad": Entry("salad", steps=("salad",)),
-    "tool_calls": Entry("tool_calls", conversation="tool_loops:ToolLoopGuard", steps=("tool_calls",)),
+    "salad": Entry("salad", text="text_salad:SaladTextGuard", steps=("salad",)),
+    "tool_calls": Entry(
+        "tool_calls",
+        text="text_tool_calls:TextToolCallGuard",
+        conversation="tool_loops:ToolLoopGuard",
+        steps=("tool_calls",),
+    ),
     "language": Entry("language", text="text_language:LanguageTextGuard", steps=("language",)),
     "drift": Entry("drift", series="drift:SeriesDriftGuard"),
     "latency": Entry("latency", steps=("latency",)),

@@ -19,7 +19,10 @@ _UNREACHED = re.compile(
     r"temporar(?:y|ily) (?:unavailable|failure|error)|overloaded|"
     r"connection (?:was )?(?:reset|refused|timed out|aborted|error|closed|lost)|"
     r"\btimed? ?out\b|time-?out|econnreset|econnrefused|etimedout|try again (?:later|in)|retry.?after|"
-    r"network (?:error|is unreachable)|name resolution|quota exceeded|throttl|deadline exceeded|"
+    r"network (?:error|is unreachable)|name resolution|"
+    r"getaddrinfo|\benotfound\b|eai_again|could not resolve|"
+    r"name or service not known|no route to host|ehostunreach|could not get lock|is locked\b|resource busy|"
+    r"quota exceeded|throttl|deadline exceeded|"
     r"server (?:is )?busy|upstream|socket hang up",
     re.I,
 )
@@ -43,7 +46,7 @@ _BUSY_WORDS = re.compile(
 )
 _BUSY_PHRASE = re.compile(
     r"\bstill \w{2,20}ing\b|\bin[ _]progress\b|\bnot (?:yet )?(?:ready|finished|complete|done)\b|"
-    r"\bis (?:running|pending|queued)\b",
+    rf"\bis (?:running|pending|queued)\b|\A\W{{0,4}}(?:now )?{_BUSY}\b",
     re.I,
 )
 _EMPTY = re.compile(
@@ -56,6 +59,7 @@ _EMPTY = re.compile(
     re.I,
 )
 _EMPTY_JSON = re.compile(
+    r'\W{0,4}"\w{1,32}" ?: ?\[ ?\]\W{0,4}\Z|'
     r'"(?:results?|matches|items|hits|documents|data|rows|records|entries|organic)" ?: ?\[ ?\]|'
     r'"(?:count|total|total_\w{1,16}|num_\w{1,16}|n)" ?: ?0\b',
     re.I,
@@ -73,6 +77,7 @@ _ACKNOWLEDGED = re.compile(
     r"executed|added|edited|inserted|replaced|renamed|formatted|committed|pong|(?:1|200|204)\W{0,4}\Z)(?:\b|\Z)|"
     r"[^\n]{0,120}\b(?:successfully|success|(?:has|have) been \w{2,20}|"
     r"was (?:updated|created|deleted|written|saved|sent|moved|edited)|all good|no issues)\b|"
+    r"\W{0,4}(?:image|screenshot|binary data|media|attachment)\b[^\n]{0,60}\Z|"
     r"\W{0,4}(?:status|result|ok|success|message)\W{1,5}"
     r"(?:ok|success\w{0,8}|true|done|200|completed?|updated|created|saved|sent)\b",
     re.I,
@@ -105,7 +110,7 @@ def outcome_of(result: str | None, purpose: Purpose, *, failed: bool = False) ->
     if _is_pending(head, len(result), purpose):
         return Outcome.PENDING
     if failed or (short and _ERROR.match(head)):
-        return Outcome.ERROR if not (_EMPTY.fullmatch(head)) else Outcome.EMPTY
+        return Outcome.ERROR if purpose.changes or not _EMPTY.fullmatch(head) else Outcome.EMPTY
     if len(head) <= 200 and _ACKNOWLEDGED.match(head):
         return Outcome.ACKNOWLEDGED
     if len(head) <= 300 and (_EMPTY.fullmatch(head) or _EMPTY_JSON.search(head)):

@@ -31,10 +31,13 @@ _NEUTRAL = _words("plan todo todos think note notes log memory remember message 
 """Changes nothing but the agent's own notes, or tells somebody."""
 _RELATIVE = _words(
     "scroll press key click tap swipe step move undo redo tick advance forward back next previous down up left right "
-    "roll draw random shuffle spin toss flip zoom turn uuid nonce sample pop dequeue claim"
+    "roll draw random shuffle spin toss flip zoom turn uuid nonce sample pop dequeue claim "
+    "log notify"
 )
 """Each step moves on from where the last one ended."""
-_FRESH = _words("next random uuid nonce roll dice toss flip draw shuffle pop dequeue claim sample otp")
+_FRESH = _words(
+    "next random uuid nonce roll dice toss flip draw shuffle pop dequeue claim sample otp receive consume take"
+)
 """Another result each time is what these are for."""
 _WAITS = _words("wait sleep pause delay heartbeat keepalive ping noop idle await")
 _POLLS = _words(
@@ -109,7 +112,7 @@ def purpose_of(name: str, arguments: Any) -> Purpose:
     shell = bool(words & _SHELLS) and not words & (_QUERIES | _CHANGES)
     text = (arguments if isinstance(arguments, str) else canonical(arguments))[:LONGEST_TEXT] if arguments else ""
     spoken = words | frozenset(re.findall(r"[a-z]{2,20}", text[:400].lower())) if shell else words
-    waits = bool(words & _WAITS) or (shell and _SHELL_WAITS.search(text) is not None)
+    waits = bool(words & _WAITS) or {"health", "check"} <= words or (shell and _SHELL_WAITS.search(text) is not None)
     queries = bool(words & _QUERIES) or _has_query(arguments)
     return Purpose(
         waits=waits,

@@ -89,6 +89,7 @@ class _Event:
 
 KEPT = 48
 REMEMBERED = 4096
+SHORT_REPLY = 80
 SUBSTANTIVE = 48
 """Characters of a result below which equality says little."""
 
@@ -222,9 +223,11 @@ class TurnLoops:
         return run[::-1]
 
     def _steps_on(self, event: _Event) -> bool:
-        return event.purpose.fresh or (
-            event.purpose.relative and event.outcome in (Outcome.ACKNOWLEDGED, Outcome.EMPTY)
-        )
+        """A call like the last one moves on from it, as far as its short reply lets one know."""
+        if event.purpose.fresh:
+            return True
+        told_little = event.outcome in (Outcome.ACKNOWLEDGED, Outcome.EMPTY) or event.length <= SHORT_REPLY
+        return event.purpose.relative and told_little and event.outcome != Outcome.ERROR
 
     def _identical(self, event: _Event) -> TurnReading | None:
         run = self._run(event.loose)
@@ -260,7 +263,9 @@ class TurnLoops:
                 or _messages(cycle) < self.limits.cycles
             ):
                 continue
-            if all(one.outcome == Outcome.ACKNOWLEDGED for one in cycle) and any(map(self._steps_on, cycle)):
+            if any(map(self._steps_on, cycle)) and all(
+                self._steps_on(one) or one.outcome == Outcome.ACKNOWLEDGED for one in cycle
+            ):
                 continue
             return TurnReading("cycle", True, event.message, cycle[0].message, self.limits.cycles, period)
         return None
@@ -310,7 +315,7 @@ class TurnLoops:
         if fruitless or short:
             same = [one for one in same if one is event or _alike(one.words, event.words)]
         needed = self.limits.fruitless if fruitless else self.limits.reworded + short
-        if _messages(same) < needed or len({one.call for one in same}) < 3 or any(one.excused for one in same):
+        if _messages(same) < needed or len({one.wish for one in same}) < 3 or any(one.excused for one in same):
             return None
         return TurnReading("reworded", True, event.message, same[0].message, _messages(same))
 

@@ -133,12 +133,12 @@ class SamplerSettings(GuardSettings):
     budget_microseconds: float = Field(2000.0, gt=0)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """Of the sampler's arithmetic; `auto` takes the dtype of the logits that it is given."""
-    false_alarm_probability: float = Field(1e-9, gt=0, lt=1)
+    false_alarm_probability: float = Field(1e-6, gt=0, lt=1)
     """Of an honest sequence ever being accused by evidence, however long it is."""
     replica_steps: float = Field(1e10, ge=1e3)
     """Steps of an honest replica between two false accusations by evidence, on average, or more."""
-    measured_rows: int = Field(16, ge=1)
-    """Sampled rows of a step that are measured, in turn; every greedy row is."""
+    measured_logits: int = Field(300_000, ge=1)
+    """Logits that are read for it in one step: of sampled rows in turn, of one at least. Greedy rows are all judged."""
     redrawn_rows: int = Field(1, ge=0)
     """Sampled rows of a step that are drawn again, in turn, where the engine can."""
 
@@ -186,7 +186,7 @@ class DriftSettings(GuardSettings):
 
     baseline: int = Field(1000, ge=200)
     """Values before a change can be told; the baseline keeps growing afterwards."""
-    requests_per_false_alarm: float = Field(1e6, gt=1)
+    requests_per_false_alarm: float = Field(3e6, gt=1)
     """Over all series together, when each gets a value a request; at least so many on average…"""
     series: int = Field(32, ge=1)
     """…as long as there are no more series than this."""

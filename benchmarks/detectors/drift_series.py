@@ -94,9 +94,8 @@ def _mooncake(path: Path) -> tuple[Floats, Floats]:
     )
 
 
-def mixed(random: np.random.Generator, n: int) -> tuple[Floats, Floats]:
-    """Prompt lengths whose mix swings over the stretch, and completions that depend on them and on nothing else."""
+def mixed(random: np.random.Generator, n: int) -> tuple[NDArray[np.int64], Floats]:
+    """Bands of prompts whose mix swings over the stretch, and completions that depend on the band and nothing else."""
     swing = 0.5 + 0.45 * np.sin(np.arange(n) / n * 6 * np.pi)
-    long = random.random(n) < swing
-    prompts = np.where(long, random.lognormal(8, 0.5, n), random.lognormal(5, 0.7, n)).round()
-    return prompts, (random.lognormal(0, 0.8, n) * np.where(long, 60.0, 250.0)).round()
+    bands = random.integers(0, 5, n) + 5 * (random.random(n) < swing)
+    return bands, (random.lognormal(0, 0.8, n) * (20.0 + 40.0 * bands)).round()

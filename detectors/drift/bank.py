@@ -132,14 +132,13 @@ class DriftBank(_Bank):
             raise ValueError(f"a bank takes 1 to {MOST_STRATA} strata")
         shape = FINE if strata == 1 else COARSE
         self._design = design(shape, tolerance)
-        super().__init__(size, shape.bets(), self._design.weights, baseline, arl, seed)
+        super().__init__(size, shape.bets(), self._design["weights"][0], baseline, arl, seed)
         self.strata = strata
         self._urns = np.zeros((size, strata), urn_of(shape))
-        self._sums = np.zeros((size, strata, len(self.bets) if shape is FINE else 0))
 
     @property
     def state_bytes(self) -> int:
-        return (self._series.nbytes + self._urns.nbytes + self._sums.nbytes) // len(self)
+        return (self._series.nbytes + self._urns.nbytes) // len(self)
 
     def update(self, series: ArrayLike, values: ArrayLike, strata: ArrayLike = 0) -> list[DriftAlarm]:
         """Takes values in order. `series`, `strata`: integers, one or one a value; `values`: shape (n,), any numbers.
@@ -153,7 +152,7 @@ class DriftBank(_Bank):
             raise ValueError(f"strata are numbered 0 to {self.strata - 1}")
         rows = np.empty((len(taken), 6))
         found = update_many(
-            self._series, self._urns, self._sums, numbers, taken, bands, self._design, self.baseline, self.arl, rows
+            self._series, self._urns, numbers, taken, bands, self._design, self.baseline, self.arl, rows
         )
         return self._told(rows[:found, :5], numbers, rows[:found, 5])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,34 +75,33 @@ COARSE = Shape(40, (3, 8, 13, 18, 23, 28, 33, 38), (1, 4))
 """For each stratum of a series that is judged given its input: a third of the memory, 3 % more delay."""
 
 
-class Design(NamedTuple):
-    """A shape and its bets as arrays, for the compiled code. B bins, J bets."""
+def design(shape: Shape, tolerance: float = 0.0) -> NDArray[np.void]:
+    """A shape and its bets, shape (1,), for the compiled code, to which a record's sizes are constants. B bins, J bets.
 
-    table: NDArray[np.float64]
-    """(B, J): the tilt of each bin; for a tail bet, 1 where the bin lies in the tail and else 0."""
-    weights: NDArray[np.float64]
-    """(J,), sum 1."""
-    allowance: NDArray[np.float64]
-    """(J,): what each bet would win on average, per value, from a change that is tolerated; 1 tolerates none."""
-    shares: NDArray[np.float64]
-    inner: NDArray[np.int64]
-    tails: NDArray[np.int64]
-    warm_up: int
-    kept: int
-
-
-def design(shape: Shape, tolerance: float = 0.0) -> Design:
-    """`tolerance`: shifts up to so many standard deviations and spreads up to this ratio − 1 are no change."""
-    bets = shape.bets()
-    tails = len(shape.tails)
+    `table` (B, J): the tilt of each bin; for a tail bet, 1 where the bin lies in the tail and else 0. `weights` (J,):
+    sum 1. `allowance` (J,): what each bet would win on average from a change that is tolerated: shifts up to
+    `tolerance` standard deviations, and spreads up to this ratio - 1. `gains`, `sums` (J,): scratch.
+    """
+    bets, tails = shape.bets(), len(shape.tails)
+    table = _table(shape, bets)
     groups = ((2 * len(SHIFTS), WEIGHT_OF_SHIFTS), (len(SPREADS), WEIGHT_OF_SPREADS))
     groups += ((2 * tails, 1.0 - WEIGHT_OF_SHIFTS - WEIGHT_OF_SPREADS),)
-    weights = np.concatenate([np.full(count, weight / count) for count, weight in groups])
-    shares = np.array([abs(bet.size) for bet in bets[TILTS:]])
-    inner, outer = np.array(shape.inner, np.int64), np.array(shape.tails, np.int64)
-    table = _table(shape, bets)
-    allowance = _allowance(shape, bets, table, tolerance)
-    return Design(table, weights, allowance, shares, inner, outer, shape.warm_up, shape.kept)
+    values = {
+        "table": table,
+        "weights": np.concatenate([np.full(count, weight / count) for count, weight in groups]),
+        "allowance": _allowance(shape, bets, table, tolerance),
+        "shares": np.array([abs(bet.size) for bet in bets[TILTS:]]),
+        "gains": np.ones(len(bets)),
+        "sums": np.ones(len(bets)),
+        "inner": np.array(shape.inner, np.int64),
+        "tails": np.array(shape.tails, np.int64),
+        "warm_up": np.int64(shape.warm_up),
+        "kept": np.int64(shape.kept),
+    }
+    made = np.zeros(1, np.dtype([(name, value.dtype, value.shape) for name, value in values.items()]))
+    for name, value in values.items():
+        made[name] = value
+    return made
 
 
 def _table(shape: Shape, bets: tuple[Bet, ...]) -> NDArray[np.float64]:

@@ -20,21 +20,20 @@ CALM = 20.0
 def update_many(
     all_series: Any,
     all_urns: Any,
-    all_sums: Any,
     numbers: Any,
     values: Any,
     strata: Any,
-    design: Any,
+    designs: Any,
     baseline: Any,
     threshold: Any,
     alarms: Any,
 ) -> Any:
     """Updates in the order of the arrays; alarms go to rows of `alarms` (`wagers.tell`); returns how many."""
-    found = 0
+    found, design = 0, designs[0]
     for index in range(numbers.shape[0]):
         number = numbers[index]
         series, urns = all_series[number], all_urns[number]
-        update(series, urns, all_sums[number], values[index], strata[index], design, baseline)
+        update(series, urns, values[index], strata[index], design, baseline)
         if series.total >= threshold:
             tell(series, index, design.weights, alarms[found])
             found += 1
@@ -43,7 +42,7 @@ def update_many(
 
 
 @compiled
-def update(series: Any, urns: Any, sums: Any, value: Any, stratum: Any, design: Any, baseline: Any) -> None:
+def update(series: Any, urns: Any, value: Any, stratum: Any, design: Any, baseline: Any) -> None:
     """A value that is not finite is counted and skipped."""
     if not np.isfinite(value):
         series.skipped += 1
@@ -53,37 +52,41 @@ def update(series: Any, urns: Any, sums: Any, value: Any, stratum: Any, design: 
     urn, seed, bits = urns[stratum], series.seed + np.uint64(stratum), ordered_bits(value)
     if urn.seen < design.warm_up:
         if warm(urn, bits, seed, design):
-            sum_up_kept(urn, sums[stratum], design)
+            _sum_up_kept(urn, design)
     else:
         key, edges = key_of(bits, seed, urn.seen), design.table.shape[0] - 1
         place = bin_of(urn.words, edges, key)
         if series.seen > baseline:
-            series.total = settle(series, _gains(urn, sums[stratum], place, design), design.weights)
-        _draw(urn, sums[stratum], key, place, design)
+            _gain(urn, place, design)
+            series.total = settle(series, design.gains, design.weights)
+        _draw(urn, key, place, design)
     _check_dependence(series, urns, baseline)
 
 
 @compiled
-def sum_up_kept(urn: Any, sums: Any, design: Any) -> None:
-    if sums.shape[0] > 0:
-        sum_up(urn.gaps, design.table, sums)
+def _sum_up_kept(urn: Any, design: Any) -> None:
+    if urn.sums.shape[0] > 1:
+        sum_up(urn.gaps, design.table, urn.sums)
 
 
 @compiled
-def _gains(urn: Any, sums: Any, place: Any, design: Any) -> Any:
+def _gain(urn: Any, place: Any, design: Any) -> None:
     """What each bet multiplies by; each has mean 1 under the null, or at most 1 within the tolerance."""
-    count, tilts = np.float64(urn.seen + 1), design.table[place]
-    bets = tilts.shape[0]
-    ways = bets - design.shares.shape[0]
-    if sums.shape[0] == 0:
-        sums = np.empty(bets)
-        sum_up(urn.gaps, design.table, sums)
-    gains = np.empty(bets)
+    if urn.sums.shape[0] > 1:
+        _gain_from(urn.sums, np.float64(urn.seen + 1), place, design)
+    else:
+        sum_up(urn.gaps, design.table, design.sums)
+        _gain_from(design.sums, np.float64(urn.seen + 1), place, design)
+
+
+@compiled
+def _gain_from(sums: Any, count: Any, place: Any, design: Any) -> None:
+    tilts, gains = design.table[place], design.gains
+    ways = tilts.shape[0] - design.shares.shape[0]
     for bet in range(ways):
         gains[bet] = tilts[bet] * count / (sums[bet] * design.allowance[bet])
-    for bet in range(ways, bets):
+    for bet in range(ways, tilts.shape[0]):
         gains[bet] = _tail_gain(tilts[bet], sums[bet], design.shares[bet - ways], count) / design.allowance[bet]
-    return gains
 
 
 @compiled
@@ -95,16 +98,17 @@ def _tail_gain(tilt: Any, inside: Any, share: Any, count: Any) -> Any:
 
 
 @compiled
-def _draw(urn: Any, sums: Any, key: Any, place: Any, design: Any) -> None:
+def _draw(urn: Any, key: Any, place: Any, design: Any) -> None:
     """The value joins the baseline."""
     urn.gaps[place] += 1
     urn.seen += 1
+    tilts, sums = design.table[place], urn.sums
     for bet in range(sums.shape[0]):
-        sums[bet] += design.table[place, bet]
+        sums[bet] += tilts[bet]
     keep_extremes(urn.words, key, design.table.shape[0] - 1, design.kept)
     if urn.seen & (urn.seen - 1) == 0:
         set_tails(urn, design)
-        sum_up_kept(urn, sums, design)
+        _sum_up_kept(urn, design)
 
 
 @compiled

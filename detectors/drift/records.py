@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
-from checkengine.detectors.drift.bets import Shape
+from checkengine.detectors.drift.bets import FINE, Shape
 
 
 def urn_of(shape: Shape) -> np.dtype[np.void]:
     """One for each stratum of a series. `words`: first the warm-up's values, two a word; then the edges, the lowest
-    and the highest values, all in order."""
+    and the highest values, all in order. `sums`: each bet's tilt over all gaps; COARSE sums anew each time."""
     fields: list[tuple[str, DTypeLike, tuple[int, ...]]] = [
         ("words", np.uint64, (shape.words,)),
+        ("sums", np.float64, (len(shape.bets()) if shape is FINE else 1,)),
         ("gaps", np.uint32, (shape.edges + 1,)),
         ("seen", np.uint32, ()),
     ]

@@ -120,5 +120,6 @@ def sum_up(gaps: Any, table: Any, sums: Any) -> None:
     for bet in range(table.shape[1]):
         sums[bet] = 0.0
     for each in range(table.shape[0]):
+        tilts, count = table[each], np.float64(gaps[each])
         for bet in range(table.shape[1]):
-            sums[bet] += gaps[each] * table[each, bet]
+            sums[bet] += count * tilts[bet]

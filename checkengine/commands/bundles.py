@@ -174,6 +174,16 @@ def release_one(bundle: Path = BUNDLE) -> None:
 
 
 @app.command()
+def share(
+    bundle: Path = BUNDLE, public_key: str = typer.Argument(help="The line of their `bundles identity`.")
+) -> None:
+    """Let one more identity read the content of a bundle that can be read here."""
+    from checkengine.replay.bundle import BundleReader, PublicKey
+
+    BundleReader(bundle, "share").share(PublicKey.parse(public_key))
+
+
+@app.command()
 def access(as_json: bool = AS_JSON) -> None:
     """Who opened, exported, held or erased content; fails where the chain of the log is broken."""
     from checkengine.replay.bundle import AccessLog

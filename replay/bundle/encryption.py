@@ -73,6 +73,10 @@ class DataKey:
             "recipients": {recipient.id: self._wrap_to(recipient) for recipient in recipients},
         }
 
+    def shared(self, keys: Mapping[str, Any], recipient: PublicKey) -> dict[str, Any]:
+        """What keys.json says once one more may read; what a newer checkengine wrote there stays."""
+        return {**keys, "recipients": {**keys["recipients"], recipient.id: self._wrap_to(recipient)}}
+
     def _wrap_to(self, recipient: PublicKey) -> dict[str, str]:
         ephemeral = X25519PrivateKey.generate()
         own = ephemeral.public_key().public_bytes_raw()

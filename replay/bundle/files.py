@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +52,18 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """A file that is there, old or new and never half, on the disk when this returns."""
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        write_durably(draft, data)
+        os.replace(draft, path)
+        sync_directory(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
 
 
 def sync_directory(path: Path) -> None:

@@ -21,8 +21,8 @@ from checkengine.replay.bundle.check import check_blocks, check_header, check_im
 from checkengine.replay.bundle.columns import Cutter
 from checkengine.replay.bundle.encryption import DataKey, unwrap
 from checkengine.replay.bundle.expiry import refuse_expired
-from checkengine.replay.bundle.files import Entry, read_inside, read_verified
-from checkengine.replay.bundle.identity import identities
+from checkengine.replay.bundle.files import Entry, read_inside, read_verified, replace_durably
+from checkengine.replay.bundle.identity import PublicKey, identities
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.capture import Capture
 from checkengine.replay.memory import MemoryImage, UndoEntry
@@ -167,6 +167,19 @@ class BundleReader:
     def encrypted(self) -> bool:
         """Format 1.0 wrote content in the clear, and keys.json into the manifest."""
         return layout.KEYS not in self.files
+
+    def share(self, recipient: PublicKey) -> None:
+        """Let one more read the content; on the disk when this returns. BundleError where we cannot read it ourselves."""
+        self._open_content()
+        if self._key is None:
+            raise BundleError(f"{self.path} is of format 1.0, whose content is not encrypted")
+        AccessLog.of_this_deployment().add("share", self.path.name, recipient.id)
+        data = read_inside(self.path, layout.KEYS, most=layout.MOST_JSON_BYTES)
+        keys = plain.decode(data, str(self.path / layout.KEYS))
+        try:
+            replace_durably(self.path / layout.KEYS, plain.encode(self._key.shared(keys, recipient)))
+        except OSError as error:
+            raise BundleError(f"{self.path} cannot be changed: {error.strerror}; copy it to a writable place") from None
 
     def _open_content(self) -> None:
         """Unwrap the key, once, and log it. BundleError where the content may not be read here."""

@@ -111,6 +111,34 @@ def test_a_bundle_opens_for_its_recipients_only(tmp_path: Path, monkeypatch: pyt
     assert BundleReader(path).capture().identifier == capture.identifier
 
 
+def test_a_bundle_is_shared_with_one_more_and_unknown_fields_survive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_bundle(captured(), tmp_path, content="full")
+    keys = json.loads((path / "keys.json").read_text())
+    (path / "keys.json").write_text(json.dumps({**keys, "of the future": [1]}))
+    friend = Identity(b"f" * 32)
+    assert friend.public.id not in keys["recipients"]
+    BundleReader(path).share(friend.public)
+    shared = json.loads((path / "keys.json").read_text())
+    assert shared["of the future"] == [1]
+    assert set(shared["recipients"]) == {own_identity().public.id, friend.public.id}
+    assert actions() == ["open", "share"]
+    (tmp_path / "friend.key").write_bytes(b"f" * 32)
+    monkeypatch.setenv("CHECKENGINE_STATE", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("CHECKENGINE_IDENTITY", str(tmp_path / "friend.key"))
+    assert BundleReader(path).capture()
+    BundleReader(path).verify()
+
+
+def test_a_bundle_that_cannot_be_read_here_cannot_be_shared(tmp_path: Path) -> None:
+    path = write_bundle(captured(), tmp_path, content="full", recipients=[Identity(b"f" * 32).public])
+    before = (path / "keys.json").read_bytes()
+    with pytest.raises(BundleError, match="encrypted for"):
+        BundleReader(path).share(own_identity().public)
+    assert (path / "keys.json").read_bytes() == before
+
+
 def test_a_bundle_that_cannot_be_opened_here_still_shows_its_window_without_content(tmp_path: Path) -> None:
     capture = captured()
     path = write_bundle(capture, tmp_path, content="full", recipients=[Identity(b"f" * 32).public])

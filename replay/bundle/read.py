@@ -169,7 +169,7 @@ class BundleReader:
         return layout.KEYS not in self.files
 
     def share(self, recipient: PublicKey) -> None:
-        """Let one more read the content; on the disk when this returns. BundleError where we cannot read it ourselves."""
+        """Let one more read the content; durable when this returns. BundleError where it cannot be read here."""
         self._open_content()
         if self._key is None:
             raise BundleError(f"{self.path} is of format 1.0, whose content is not encrypted")

@@ -8,15 +8,19 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
 from checkengine.benchmarks.detectors import DetectorOptions
+from checkengine.benchmarks.detectors.replies import healthy
+from checkengine.benchmarks.detectors.tokenizer import encode, tokenizer
 from checkengine.benchmarks.figure import figure
-from checkengine.benchmarks.tokens import MODEL, completions
+from checkengine.benchmarks.prompts import QUESTIONS
 from checkengine.detectors.logits import row_stats, warm_up
 from checkengine.detectors.logits.stats import RowStats
 from checkengine.detectors.vocabulary import Vocabulary
@@ -30,6 +34,8 @@ STEPS, STEPS_QUICK = 600, 120
 WARM_STEPS = 16
 """Before the measured ones: what compiles or fills its tables does it there."""
 PROMPT_TOKENS = 128
+REPLIES = 200
+"""Of each language."""
 REPEATS, REPEATS_QUICK = 7, 3
 MICROSECONDS_PER_TOKEN = 2.0
 MILLISECONDS_P99 = 1.0
@@ -37,32 +43,32 @@ MILLISECONDS_P99 = 1.0
 
 def figures(options: DetectorOptions) -> list[dict[str, Any]]:
     """The two targets, each guard's part, the pipeline's own, what a sequence's begin and end cost, row statistics."""
-    from transformers import AutoTokenizer
-
-    from checkengine.engine_shim.models import model_directory
-
-    tokenizer = AutoTokenizer.from_pretrained(str(model_directory(MODEL)))
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer())
     steps = STEPS_QUICK if options.quick else STEPS
-    texts = completions(options.data) or _questions()
-    streams = token_streams([tokenizer(text)["input_ids"] for text in texts], steps + WARM_STEPS + PROMPT_TOKENS)
+    streams = token_streams(texts_by_language(options), steps + WARM_STEPS + PROMPT_TOKENS)
     return [
         *guard_figures(vocabulary, streams, steps),
         *statistics_figures(len(vocabulary), REPEATS_QUICK if options.quick else REPEATS),
     ]
 
 
-def _questions() -> list[str]:
-    from checkengine.benchmarks.prompts import QUESTIONS
+def texts_by_language(options: DetectorOptions) -> list[list[list[int]]]:
+    """Token ids of healthy replies, language by language; of this project's English prompts where there is no data."""
+    texts: dict[str, list[str]] = {}
+    for reply in healthy(options):
+        if len(own := texts.setdefault(reply.language, [])) < REPLIES:
+            own.append(reply.completion + "\n\n")
+    if not texts:
+        texts["en"] = [question + "\n\n" for question in QUESTIONS]
+    return [[ids.tolist() for ids in encode(each)] for _, each in sorted(texts.items())]
 
-    return list(QUESTIONS)
 
-
-def token_streams(texts: Sequence[Sequence[int]], tokens: int, rows: int = ROWS) -> list[list[int]]:
-    """A stream a row: texts one after another, each row from another one on, so that no stream goes in a circle that
-    is shorter than all texts together."""
+def token_streams(languages: Sequence[Sequence[Sequence[int]]], tokens: int, rows: int = ROWS) -> list[list[int]]:
+    """A stream a row, of texts of one language one after another, each row from another text on: no stream goes in a
+    circle that is shorter than all texts of its language together."""
     streams = []
     for row in range(rows):
+        texts = languages[row % len(languages)]
         stream: list[int] = []
         text = row * len(texts) // rows
         while len(stream) < tokens:
@@ -77,23 +83,24 @@ def guard_figures(vocabulary: Vocabulary, streams: Sequence[Sequence[int]], step
     line = Pipeline(build_guards(settings, vocabulary), settings)
     names = tuple(f"row-{row}" for row in range(len(streams)))
     begun = begin(line, names, streams)
-    views = list(step_views(names, streams, steps, len(vocabulary)))
-    findings = [finding for view in views[:WARM_STEPS] for finding in line.observe(view)]
+    views = step_views(names, streams, steps, len(vocabulary))
+    findings = [finding for view in islice(views, WARM_STEPS) for finding in line.observe(view)]
     before = {name: state.cpu_seconds for name, state in line.states().items()}
     gc.collect()
-    marks = [time.thread_time_ns()]
-    for view in views[WARM_STEPS:]:
+    seconds = []
+    for view in views:  # each is made just before it is read, as an engine does
+        began = time.thread_time_ns()
         findings += line.observe(view)
-        marks.append(time.thread_time_ns())
+        seconds.append((time.thread_time_ns() - began) * 1e-9)
     parts = {name: state.cpu_seconds - before[name] for name, state in line.states().items()}
     ended = end(line, names)
     off = sorted(name for name, state in line.states().items() if not state.active)
+    kinds = Counter(f"{finding.guard} {finding.kind} {finding.severity.name}" for finding in findings)
     return [
-        *total_figures(np.diff(marks) * 1e-9, len(streams)),
-        *part_figures(parts, float(marks[-1] - marks[0]) * 1e-9, steps * len(streams)),
+        *total_figures(seconds, len(streams)),
+        *part_figures(parts, sum(seconds), steps * len(streams)),
         figure("together.begin and end of a sequence", 1e6 * (begun + ended) / len(streams), "µs", 500.0),
-        figure("together.findings on real text", len(findings), "findings", 0)
-        | {"kinds": sorted({finding.kind for finding in findings})},
+        figure("together.findings on real text", len(findings), "findings", 0) | {"kinds": dict(kinds)},
         figure("together.guards that were switched off", len(off), "guards", 0) | {"which": off},
     ]
 
@@ -147,7 +154,7 @@ def healthy_statistics(best: np.ndarray[Any, np.dtype[np.int64]], seed: int) -> 
     )
 
 
-def total_figures(seconds: np.ndarray[Any, np.dtype[np.float64]], rows: int) -> list[dict[str, Any]]:
+def total_figures(seconds: Sequence[float], rows: int) -> list[dict[str, Any]]:
     per_token = float(np.median(seconds)) / rows * 1e6
     slowest = float(np.percentile(seconds, 99)) * 1e3
     return [

@@ -112,7 +112,7 @@ def small() -> tuple[Vocabulary, list[list[int]]]:
     vocabulary = Vocabulary.from_tokenizer(tiny_tokenizer())
     random = np.random.default_rng(0)
     texts = [random.integers(3, len(vocabulary), 40).tolist() for _ in range(12)]
-    return vocabulary, together.token_streams(texts, together.PROMPT_TOKENS + together.WARM_STEPS + 10, rows=4)
+    return vocabulary, together.token_streams([texts], together.PROMPT_TOKENS + together.WARM_STEPS + 10, rows=4)
 
 
 def test_the_parts_of_the_guards_and_the_pipeline_add_up_to_the_whole(small: tuple[Any, Any]) -> None:
@@ -135,12 +135,12 @@ def test_findings_on_real_text_are_counted_by_kind(small: tuple[Any, Any], monke
     monkeypatch.setattr(Pipeline, "observe", with_one_more)
     figures = {each["name"]: each for each in together.guard_figures(*small, steps=10)}
     assert figures["together.findings on real text"]["value"] >= 1
-    assert "text.salad" in figures["together.findings on real text"]["kinds"]
+    assert figures["together.findings on real text"]["kinds"]["salad text.salad ERROR"] == 1
 
 
 def test_no_stream_repeats_itself_before_all_texts_were_read() -> None:
     texts = [[n] * 3 for n in range(10)]
-    for stream in together.token_streams(texts, 30, rows=4):
+    for stream in together.token_streams([texts, texts], 30, rows=4):
         assert len({tuple(stream[i : i + 3]) for i in range(0, 30, 3)}) == 10
 
 

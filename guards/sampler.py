@@ -141,11 +141,12 @@ class SamplerGuard(ReportsOnce):
         return found
 
     def _drawn(self, step: StepView, batch: _Batch, reading: _Reading) -> list[Finding]:
-        """Of at most `measured_rows` rows in turn, chosen before their tokens are looked at."""
+        """Of as many rows as `measured_logits` allows, in turn, chosen before their tokens are looked at."""
         rows = np.flatnonzero(batch.rules.drawn & (batch.slots >= 0))
         if not len(rows):
             return []
-        rows = self._in_turn(rows)
+        assert step.scores is not None
+        rows = self._in_turn(rows, max(1, self._settings.measured_logits // step.scores.shape[1]))
         rows = rows[reading.judged[rows]]
         best = reading.chosen[rows] >= reading.maximum[rows] - reading.ties[rows]
         logs = np.tile(best_factors(), (len(rows), 1))
@@ -153,7 +154,6 @@ class SamplerGuard(ReportsOnce):
         below = rows[~best]
         if len(below):
             draws = self._measure(step, below, batch, reading, found)
-            assert step.scores is not None
             excused = np.array([self._excused(step, row) for row in below.tolist()])
             logs[~best] = np.where(
                 excused[:, None],
@@ -165,8 +165,7 @@ class SamplerGuard(ReportsOnce):
         self._weigh_replica(found, step, rows, logs)
         return found
 
-    def _in_turn(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        most = self._settings.measured_rows
+    def _in_turn(self, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
         if len(rows) <= most:
             return rows
         self._turn = (self._turn + most) % len(rows)

@@ -196,7 +196,7 @@ class DriftSettings(GuardSettings):
     """Shift in standard deviations, and ratio of spreads above 1, that are no drift."""
     given_tolerance: float = Field(0.15, ge=0, le=1)
     """The same for a series that is judged given its input: an input does not tell all clients apart."""
-    bands: int = Field(10, ge=2, le=11)
+    bands: int = Field(10, ge=2, le=10)
     """Of the input, within which an output is judged."""
 
 

@@ -61,16 +61,18 @@ def _half(pairs: int) -> list[dict[str, Any]]:
     return [_figure("row_stats full 16 x 49152 bfloat16", full, 2 * peer, "torch float().logsumexp(-1)", peer)]
 
 
-def interleaved(actions: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+def interleaved(
+    actions: Sequence[Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """Median microseconds of each action; every round runs each once, so that a busy machine hits all alike."""
     for action in actions:
         action()
     taken: list[list[float]] = [[] for _ in actions]
     for _ in range(rounds):
         for action, times in zip(actions, taken, strict=True):
-            began = time.perf_counter()
+            began = clock()
             action()
-            times.append((time.perf_counter() - began) * 1e6)
+            times.append((clock() - began) * 1e6)
     return [statistics.median(times) for times in taken]
 
 

@@ -1,8 +1,9 @@
 """Many series watched at once, each with a bound on its false alarms that needs no known baseline.
 
-Theorem used (Shin, Ramdas, Rinaldo, "E-detectors", arXiv 2203.03532, theorem 2.4 with their definition 2.2): if M is a
-sum over all starting points of e-processes, M - count has mean at most 0 at any stopping time, so the first time at
-which M reaches A comes after A updates or more on average, and comes within n updates with probability at most n / A.
+Theorem used (Shin, Ramdas, Rinaldo, "E-detectors", arXiv 2203.03532: a threshold of A bounds the average run length
+by A): if M is a sum over all starting points of e-processes, M - count has mean at most 0 at any stopping time, so the
+first time at which M reaches A comes after A updates or more on average, and within n of them with probability at
+most n / A.
 
 Assumption, numeric series: while nothing changes, the values of a series (within each stratum) are exchangeable, for
 instance independent draws of one distribution, of any shape. Then the ranks that the bets are on have a known law
@@ -10,11 +11,11 @@ instance independent draws of one distribution, of any shape. Then the ranks tha
 when, may change at will.
 Assumption, categories: independent draws with any fixed probabilities (`categories`).
 
-No theorem here covers a series that depends on its own past. Where the lag-1 autocorrelation of an unstratified
-series shows (4 standard errors at 1,000, 1,024, 2,048… values), it is judged by the residuals of a first-order
+No theorem here covers a series that depends on its own past. Where the lag-1 autocorrelation of its ranks shows
+(4 standard errors at 1,000, 1,024, 2,048… values), an unstratified series is judged by the residuals of a first-order
 autoregression, fitted to everything before; that its innovations are independent is then assumed, and the bound is
-empirical. So is that of a stratified series which shows such dependence: its alarms say `dependent`. An exchangeable
-series is taken for a dependent one at one of the ~10 checks with probability 6e-4.
+empirical. So is that of a stratified series which shows such dependence. Alarms of both say `dependent`. Of 10,000
+exchangeable series, six or so are taken for dependent ones at one of the first ten checks.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def design(shape: Shape, tolerance: float = 0.0) -> NDArray[np.void]:
 
     `table` (B, J): the tilt of each bin; for a tail bet, 1 where the bin lies in the tail and else 0. `weights` (J,):
     sum 1. `allowance` (J,): what each bet would win on average from a change that is tolerated: shifts up to
-    `tolerance` standard deviations, and spreads up to this ratio - 1. `gains`, `sums` (J,): scratch.
+    `tolerance` standard deviations, and spreads up to this ratio - 1. `scores` (B,): normal scores. `gains` and `sums`
+    (J,): scratch.
     """
     bets, tails = shape.bets(), len(shape.tails)
     table = _table(shape, bets)
@@ -90,6 +91,7 @@ def design(shape: Shape, tolerance: float = 0.0) -> NDArray[np.void]:
         "table": table,
         "weights": np.concatenate([np.full(count, weight / count) for count, weight in groups]),
         "allowance": _allowance(shape, bets, table, tolerance),
+        "scores": _scores(shape),
         "shares": np.array([abs(bet.size) for bet in bets[TILTS:]]),
         "gains": np.ones(len(bets)),
         "sums": np.ones(len(bets)),

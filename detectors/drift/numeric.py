@@ -11,7 +11,7 @@ from checkengine.detectors.drift.urn import bin_of, keep_extremes, key_of, order
 from checkengine.detectors.drift.wagers import forget_bets, settle, tell
 
 STANDARD_ERRORS = 4.0
-"""Lag-1 autocorrelation at which a series counts as dependent; 1 in 16,000 independent ones does, a check."""
+"""Lag-1 autocorrelation of ranks at which a series counts as dependent; 1 in 16,000 independent ones does, a check."""
 CALM = 20.0
 """While a bet has won more than this, a check for dependence waits: the change itself looks like dependence."""
 
@@ -56,6 +56,7 @@ def update(series: Any, urns: Any, value: Any, stratum: Any, design: Any, baseli
     else:
         key, edges = key_of(bits, seed, urn.seen), design.table.shape[0] - 1
         place = bin_of(urn.words, edges, key)
+        _follow(series, design.scores[place])
         if series.seen > baseline:
             _gain(urn, place, design)
             series.total = settle(series, design.gains, design.weights)
@@ -128,6 +129,14 @@ def _whitened(series: Any, value: Any) -> Any:
 
 
 @compiled
+def _follow(series: Any, score: Any) -> None:
+    """Sums for the autocorrelation of scores: these are bounded, where a value may outweigh all others."""
+    series.score_products += score * series.score
+    series.score_squares += score * score
+    series.score = score
+
+
+@compiled
 def _check_dependence(series: Any, urns: Any, baseline: Any) -> None:
     """When the count reaches the baseline and each power of two after it."""
     seen = series.seen
@@ -138,12 +147,12 @@ def _check_dependence(series: Any, urns: Any, baseline: Any) -> None:
     series.due = 0
     if series.squares <= 0.0 or series.whiten:
         return
-    correlation = series.products / series.squares
+    correlation = series.score_products / max(series.score_squares, 1.0)
     if abs(correlation) * np.sqrt(np.float64(seen)) < STANDARD_ERRORS:
         return
     series.dependent = 1
     if urns.shape[0] == 1:
-        series.whiten, series.phi = 1, correlation
+        series.whiten, series.phi = 1, series.products / series.squares
         forget_urns(urns)
         forget_bets(series)
 
@@ -162,3 +171,4 @@ def start_again(series: Any, urns: Any) -> None:
     series.seed = scrambled(series.seed, series.seen)
     series.seen = series.whiten = series.dependent = series.due = 0
     series.centre = series.squares = series.products = series.phi = 0.0
+    series.score = series.score_squares = series.score_products = 0.0

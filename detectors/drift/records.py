@@ -7,6 +7,8 @@ from numpy.typing import DTypeLike
 
 from checkengine.detectors.drift.bets import FINE, Shape
 
+_MOMENTS = ("total", "previous", "centre", "squares", "products", "phi", "score", "score_squares", "score_products")
+
 
 def urn_of(shape: Shape) -> np.dtype[np.void]:
     """One for each stratum of a series. `words`: first the warm-up's values, two a word; then the edges, the lowest
@@ -22,11 +24,12 @@ def urn_of(shape: Shape) -> np.dtype[np.void]:
 
 def series_of(bets: int) -> np.dtype[np.void]:
     """`roberts`: Shiryaev-Roberts sums. `page`, `first`: CUSUM and where it began. `product` and `growth` (nats in
-    units of 2^-32): the bets' gains since they were last collected."""
+    units of 2^-32): the bets' gains since they were last collected. `score…`: of the bins' normal scores, for the
+    check of dependence; the others are of the values, for whitening."""
     each: list[tuple[str, DTypeLike, tuple[int, ...]]] = [
         (name, np.float64, (bets,)) for name in ("roberts", "page", "product")
     ]
     each += [("growth", np.int64, (bets,)), ("first", np.uint32, (bets,)), ("seed", np.uint64, ())]
-    each += [(name, np.float64, ()) for name in ("total", "previous", "centre", "squares", "products", "phi")]
+    each += [(name, np.float64, ()) for name in _MOMENTS]
     each += [(name, np.uint32, ()) for name in ("seen", "skipped", "alarms", "watched", "whiten", "dependent", "due")]
     return np.dtype(each)

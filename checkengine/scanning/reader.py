@@ -15,6 +15,7 @@ from checkengine.guards.text import Conversation, TextFinding, TextStart
 from checkengine.scanning.finding_lines import Found
 from checkengine.scanning.records import Chat, Completion, Measurement, Record, TokenStream, text_of
 from checkengine.scanning.registry import (
+    GuardUnavailable,
     MakeConversation,
     MakeLogprobs,
     MakeText,
@@ -34,6 +35,12 @@ class Failure:
     guard: str
     reason: str
     """What was raised where; never the message, which may hold content."""
+
+
+def failure(guard: str, error: Exception) -> Failure:
+    if isinstance(error, GuardUnavailable):
+        return Failure(guard, str(error))
+    return Failure(guard, f"raised {type(error).__name__} {place(error)}")
 
 
 @dataclass(slots=True)
@@ -68,7 +75,7 @@ class RecordReader:
                 for finding in findings():
                     told.append((guard, finding))
             except Exception as error:
-                failures.append(Failure(guard, f"raised {type(error).__name__} {place(error)}"))
+                failures.append(failure(guard, error))
             found += told
             self.account.nanoseconds[guard] += time.perf_counter_ns() - began
             self.account.records[guard] += 1

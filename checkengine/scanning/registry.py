@@ -5,12 +5,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from checkengine.guards.errors import UserError
+from checkengine.guards.pipeline import place
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import ConversationGuard, SeriesGuard, TextGuard, TextStart
 from checkengine.guards.text_logprobs import LogprobsGuard
+
+
+class GuardUnavailable(Exception):
+    """The guard cannot be loaded here; the message says why, and holds nothing of a record."""
+
 
 MakeText = Callable[[TextStart], TextGuard]
 MakeLogprobs = Callable[[TextStart], LogprobsGuard]
@@ -92,7 +99,21 @@ def series_makers(names: Sequence[str], settings: GuardsSettings) -> dict[str, M
 
 
 def _maker(reader: str, name: str, settings: GuardsSettings) -> Callable[..., Any]:
+    """Loads the guard when it is first made; one that cannot be loaded raises GuardUnavailable each time."""
     module, _, made = reader.partition(":")
-    guard = getattr(importlib.import_module(f"checkengine.guards.{module}"), made)
     own = settings.of(ENTRIES[name].settings)
-    return lambda *start: guard(*start, own)
+
+    @cache
+    def load() -> Any:
+        try:
+            return getattr(importlib.import_module(f"checkengine.guards.{module}"), made)
+        except Exception as error:
+            return f"cannot be loaded: {type(error).__name__} {place(error)}"
+
+    def make(*start: Any) -> Any:
+        guard = load()
+        if isinstance(guard, str):
+            raise GuardUnavailable(guard)
+        return guard(*start, own)
+
+    return make

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from checkengine.guards.pipeline import place
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import SeriesGuard, TextFinding
 from checkengine.scanning.finding_lines import Found
-from checkengine.scanning.reader import Failure
+from checkengine.scanning.reader import Failure, failure
 from checkengine.scanning.records import Measurement
 from checkengine.scanning.registry import series_makers
 
@@ -23,14 +22,17 @@ class SeriesReader:
         self._series: dict[str, dict[str, SeriesGuard]] = {}
 
     def read(self, measurement: Measurement) -> list[Found | Failure]:
+        told: list[Found | Failure] = []
         guards = self._series.get(measurement.series)
         if guards is None:
             if len(self._series) >= MOST_SERIES:
                 return [Failure("drift", f"follows {MOST_SERIES:,} series and no more")]
             guards = self._series[measurement.series] = {}
             for name, make in self._makers.items():
-                guards[name] = make(measurement.series)
-        told: list[Found | Failure] = []
+                try:
+                    guards[name] = make(measurement.series)
+                except Exception as error:
+                    told.append(failure(name, error))
         for name, guard in list(guards.items()):
             told += self._ask(measurement.series, name, partial(guard.push, measurement.value, measurement.t))
         return told
@@ -52,4 +54,4 @@ class SeriesReader:
             ]
         except Exception as error:
             del self._series[series][name]
-            return [Failure(name, f"raised {type(error).__name__} {place(error)}")]
+            return [failure(name, error)]

@@ -14,11 +14,12 @@ from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.errors import UserError, one_line
 from checkengine.guards.finding import Finding
 from checkengine.guards.guard import Guard
+from checkengine.guards.pipeline import place
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.step import SequenceStart, StepView
 from checkengine.guards.text import TextFinding
 from checkengine.scanning.records import TokenStream
-from checkengine.scanning.registry import ENTRIES, scan_name
+from checkengine.scanning.registry import ENTRIES, GuardUnavailable, scan_name
 
 END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<end_of_turn>")
 
@@ -29,20 +30,33 @@ class TokenGuards:
     def __init__(
         self, names: Sequence[str], settings: GuardsSettings, vocabulary: Vocabulary, stops: Sequence[int]
     ) -> None:
-        from checkengine.guards.build import build_guards
+        self._names = tuple(name for name in names if ENTRIES[name].steps)
+        self._guards: list[Guard] = []
+        self._unavailable = ""
+        try:
+            from checkengine.guards.build import build_guards
 
-        wanted = {step for name in names for step in ENTRIES[name].steps}
-        self._guards = [guard for guard in build_guards(settings, vocabulary) if guard.name in wanted]
+            wanted = {step for name in names for step in ENTRIES[name].steps}
+            self._guards = [guard for guard in build_guards(settings, vocabulary) if guard.name in wanted]
+        except Exception as error:
+            self._unavailable = f"cannot be loaded: {type(error).__name__} {place(error)}"
         self._stops = tuple(stops)
         self._streams = 0
 
     def readings(self, record: TokenStream) -> Iterator[tuple[str, Callable[[], Iterable[TextFinding]]]]:
+        if self._unavailable:
+            for name in self._names:
+                yield name, self._raise
+            return
         self._streams += 1
         start = SequenceStart(
             self._streams, str(record.id), record.prompt, stop_tokens=self._stops, language=record.language
         )
         for guard in self._guards:
             yield scan_name(guard.name), partial(_read, guard, start, record)
+
+    def _raise(self) -> list[TextFinding]:
+        raise GuardUnavailable(self._unavailable)
 
 
 def _read(guard: Guard, start: SequenceStart, record: TokenStream) -> list[TextFinding]:

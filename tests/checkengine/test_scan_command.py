@@ -185,6 +185,17 @@ class TestFindings:
         assert [each["series"] for each in found(result)] == ["b"]
         assert "raised ArithmeticError" in result.stderr
 
+    def test_a_guard_that_cannot_be_loaded_is_told_once_and_the_others_go_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(ENTRIES, "language", Entry("language", text="no_such_module:Guard"))
+        monkeypatch.setitem(ENTRIES, "latency", Entry("latency", series="no_such_module:Guard"))
+        result = run(file_of(tmp_path, *[{"id": 1, "completion": SALT}] * 3, {"series": "a", "value": 20}))
+        assert [each["guard"] for each in found(result)] == ["salad"] * 3 + ["drift"]
+        assert result.stderr.count("guard language cannot be loaded: ModuleNotFoundError") == 1
+        assert "guard latency cannot be loaded" in result.stderr
+        assert "4 guard failures" in result.stderr
+
     def test_a_bad_line_is_told_with_file_and_number_counted_and_skipped(self, tmp_path: Path) -> None:
         path = file_of(tmp_path, b"{oops\n", {"id": 1, "completion": SALT}, b'{"id": 3}\n')
         result = run(path, "--summary")
@@ -296,6 +307,19 @@ def test_a_token_stream_is_read_by_the_guards_of_engines(tmp_path: Path) -> None
         ("past", "stop.ignored", "stop", {"token": 3}),
         ("wild", "token.impossible", "tokens", {"token": 1}),
     ]
+
+
+def test_engines_guards_that_cannot_be_made_are_told_and_the_scan_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError
+
+    monkeypatch.setattr("checkengine.guards.build.build_guards", broken)
+    path = file_of(small_tokenizer(tmp_path), {"id": 1, "token_ids": [1]}, BROKEN)
+    result = run(path, "--tokenizer", tmp_path, "--guards", "stop,logits")
+    assert "guard stop cannot be loaded: LookupError" in result.stderr
+    assert [each["guard"] for each in found(result)] == ["logits"]
 
 
 def test_an_output_that_nobody_reads_any_more_ends_the_scan_quietly(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """One token of a stream after another, compiled: what repeats, since when and how exactly.
 
-A stream's state is a ring of its last 8,192 units, two hash indexes of where its 8-grams and 4-grams stood last, and
-the counters below: 57.5 KiB. The index proposes a lag; only comparison with the ring decides. Nothing is searched, so
-the cost of a token does not depend on the period.
+An index of 8-grams proposes a lag; only comparison with the ring decides. Nothing is searched, so the cost of a token
+does not depend on the period. Streams are records: numba passes these without counting references.
 """
 
 from __future__ import annotations
@@ -13,36 +12,29 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-RING = 8192
-EIGHTS = 8192
-FOURS = 4096
+from checkengine.detectors.repetition.state import (
+    BLANK,
+    INDENT,
+    KIND_MASK,
+    NUMBER,
+    RING,
+    WEIGHT_BITS,
+    WEIGHT_MASK,
+    WORD,
+)
+
 MOST_BACKWARD = 1024
 """Tokens that are compared backwards when a lag is taken up; a longer cycle is counted from there."""
 CAP = 192 * 16
 """Evidence does not grow beyond this, so that a loop that ended is known to have ended."""
 HISTORY = 1024 * 16
 """Copied and new tokens are counted over about the last so many."""
-LIKE = 8
+SHORTEST_LIKE = 8
+"""Period of a near-copy: a shorter one differs in too much of itself."""
+NEW_PER_CENT = 6
+"""Of a long stretch that may be stopped."""
 
-WORD, SIGN, BLANK, NUMBER, CODE, INDENT = range(6)
-"""Kinds of a unit; from NUMBER on they are of code and tables rather than of prose."""
-WEIGHT_BITS, KIND_BITS = 6, 3
-UNIT_BITS = WEIGHT_BITS + KIND_BITS
-
-(
-    POSITION, EIGHT, FOUR, LAG, RUN, RUN_WEIGHT, WORDY,
-    ALIGNED, LIKENESS, ALIGNED_SINCE, COPIED, NEW, ODD, COPIED_CODE,
-    REUSE, REUSE_SINCE, REUSED, UNUSED, REUSED_CODE,
-    BLANKS, CALM, STAGE, QUIET, COUNTERS,
-) = range(24)  # fmt: skip
-
-(
-    LONGEST, REPEATED, SLACK, WEIGHT, SHORT_SPAN, LIKENESS_LIMIT, COPIED_LIMIT, COPIED_LIST, REUSE_LIMIT, CODE_LIMIT,
-    BLANK_RUN, CALM_COPIES, CALM_SPAN, COPIES, SPAN, NEAR_SPAN, BLANK_SPAN, RECOVERY, CYCLES_ONLY,
-) = range(19)  # fmt: skip
-"""Places of RepetitionLimits' fields."""
-
-QUIET_STAGE, WARNED, STOPPED = range(3)
+QUIET, WARNED, STOPPED = range(3)
 CYCLE, NEAR_COPY, REUSED_TEXT, BLANK_TEXT, RECOVERED = range(1, 6)
 STOP = 8
 """Added to the kind of an event that may stop the sequence."""
@@ -54,284 +46,302 @@ Ints = NDArray[np.int64]
 
 @njit(cache=True, nogil=True)
 def push_rows(
-    ring: Any,
-    grams: Any,
-    counters: Any,
-    slots: Ints,
-    ends: Ints,
-    units: Any,
-    entropy: Any,
-    calm: float,
-    limits: Ints,
-    events: Ints,
+    streams: Any, slots: Ints, ends: Ints, units: Any, entropy: Any, calm: float, limits: Any, events: Ints
 ) -> int:
     """Every row's units into its stream; the number of events written. `ends[row]` is where row's units end."""
     found, first = 0, 0
     for row in range(len(slots)):
-        slot = slots[row]
-        state = counters[slot]
+        stream = streams[slots[row]]
         for at in range(first, ends[row]):
-            state[CALM] = state[CALM] + 1 if entropy[at] <= calm else 0
-            kind = push(ring[slot], grams[slot], state, units[at], limits)
+            stream.calm = stream.calm + 1 if entropy[at] <= calm else 0
+            kind = push(stream, units[at], limits[0])
             if kind:
-                write_event(events[found], row, at - first, kind, state, limits)
+                write_event(events[found], row, at - first, kind, stream)
                 found += 1
         first = ends[row]
     return found
 
 
-@njit(cache=True, nogil=True)
-def push(ring: Any, grams: Any, state: Ints, unit: int, limits: Ints) -> int:
-    """One unit into one stream; 0 or the kind of what is to be told now."""
-    position = state[POSITION]
-    state[POSITION] = position + 1
-    ring[position & (RING - 1)] = unit
+@njit
+def push(stream: Any, unit: int, limits: Any) -> int:
+    """One unit into one stream; 0 or the kind of what is to be told now.""" ""
+    position = stream.position
+    stream.position = position + 1
+    stream.ring[position & (RING - 1)] = unit
     spread = np.uint64(unit + 1) * np.uint64(0x9E3779B97F4A7C15)
-    follow_cycle(ring, grams, state, unit, position, spread, limits)
-    if not limits[CYCLES_ONLY]:
-        distance = seen_before(ring, grams, state, position, spread, limits)
-        weigh_reuse(state, unit, distance)
-        follow_alignment(ring, state, unit, position, distance)
-    return stage(ring, state, position, limits)
+    follow_cycle(stream, unit, position, spread, limits.longest_period)
+    if not limits.cycles_only:
+        distance = seen_before(stream, position, spread, limits.longest_period)
+        weigh_reuse(stream, unit, distance)
+        follow_alignment(stream, unit, position, distance)
+    count_blanks(stream, unit)
+    if stream.lag and stream.wordy < 0 and stream.run >= limits.repeated:
+        stream.wordy = has_words(stream, position, stream.lag)
+    return stage(stream, limits)
 
 
-@njit(cache=True, nogil=True)
-def follow_cycle(ring: Any, grams: Any, state: Ints, unit: int, position: int, spread: Any, limits: Ints) -> None:
+@njit
+def follow_cycle(stream: Any, unit: int, position: int, spread: Any, longest: int) -> None:
     """Go on with the lag, or take up the one at which the last 8-gram stood before."""
     # Eight bits a token: after eight tokens a token has left the 64-bit hash.
-    seed = (np.uint64(state[EIGHT]) << np.uint64(8)) + spread
-    state[EIGHT] = np.int64(seed)
+    seed = (np.uint64(stream.last_eight) << np.uint64(8)) + spread
+    stream.last_eight = np.int64(seed)
     seed = (seed ^ (seed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     slot = np.int64(seed >> np.uint64(51))
-    distance = (position - np.int64(grams[slot])) & 0xFFFF
-    grams[slot] = np.uint16(position & 0xFFFF)
-    lag = state[LAG]
-    if lag:
-        if ring[(position - lag) & (RING - 1)] == unit:
-            state[RUN] += 1
-            state[RUN_WEIGHT] += unit & 63
-            return
-        state[LAG] = 0
-        state[RUN] = 0
-    if 0 < distance <= limits[LONGEST] and distance <= position:
-        take_up(ring, state, position, distance)
+    distance = (position - np.int64(stream.eights[slot])) & 0xFFFF
+    stream.eights[slot] = np.uint16(position & 0xFFFF)
+    lag = stream.lag
+    if lag and stream.ring[(position - lag) & (RING - 1)] == unit:
+        stream.run += 1
+        stream.run_weight += unit & WEIGHT_MASK
+    else:
+        stream.lag = 0
+        stream.run = 0
+        if 0 < distance <= longest and distance <= position:
+            take_up(stream, position, distance)
 
 
-@njit(cache=True, nogil=True)
-def take_up(ring: Any, state: Ints, position: int, distance: int) -> None:
+@njit
+def take_up(stream: Any, position: int, distance: int) -> None:
     """The stream may have had this lag for longer than the tokens that show it, or not at all."""
     most = min(MOST_BACKWARD, position - distance + 1)
     run, weight = 0, 0
-    while run < most:
-        unit = ring[(position - run) & (RING - 1)]
-        if unit != ring[(position - distance - run) & (RING - 1)]:
-            break
-        weight += unit & 63
+    while (
+        run < most
+        and stream.ring[(position - run) & (RING - 1)] == stream.ring[(position - distance - run) & (RING - 1)]
+    ):
+        weight += stream.ring[(position - run) & (RING - 1)] & WEIGHT_MASK
         run += 1
     if run >= 8:
-        state[LAG] = distance
-        state[RUN] = run
-        state[RUN_WEIGHT] = weight
-        state[WORDY] = -1
+        stream.lag = distance
+        stream.run = run
+        stream.run_weight = weight
+        stream.wordy = -1
 
 
-@njit(cache=True, nogil=True)
-def seen_before(ring: Any, grams: Any, state: Ints, position: int, spread: Any, limits: Ints) -> int:
+@njit
+def seen_before(stream: Any, position: int, spread: Any, longest: int) -> int:
     """How far back the last 4-gram stood; 0 where it is new."""
-    seed = (np.uint64(state[FOUR]) << np.uint64(16)) + spread
-    state[FOUR] = np.int64(seed)
+    seed = (np.uint64(stream.last_four) << np.uint64(16)) + spread
+    stream.last_four = np.int64(seed)
     seed = (seed ^ (seed >> np.uint64(31))) * np.uint64(0x94D049BB133111EB)
-    slot = EIGHTS + np.int64(seed >> np.uint64(52))
-    distance = (position - np.int64(grams[slot])) & 0xFFFF
-    grams[slot] = np.uint16(position & 0xFFFF)
-    if state[RUN] >= 4:
-        return state[LAG]
-    if distance == 0 or distance > limits[LONGEST] or distance > position - 3:
-        return 0
-    for back in range(4):
-        if ring[(position - back) & (RING - 1)] != ring[(position - distance - back) & (RING - 1)]:
-            return 0
+    slot = np.int64(seed >> np.uint64(52))
+    distance = (position - np.int64(stream.fours[slot])) & 0xFFFF
+    stream.fours[slot] = np.uint16(position & 0xFFFF)
+    if stream.run >= 4:
+        distance = stream.lag
+    elif distance > longest or distance > position - 3:
+        distance = 0
+    else:
+        agree = 0
+        while (
+            agree < 4
+            and stream.ring[(position - agree) & (RING - 1)] == stream.ring[(position - distance - agree) & (RING - 1)]
+        ):
+            agree += 1
+        if agree < 4:
+            distance = 0
     return distance
 
 
-@njit(cache=True, nogil=True)
+@njit
 def code_weight(unit: int) -> int:
     """What of the unit's weight is no prose; prose has signs, but not half of it."""
-    kind = (unit >> WEIGHT_BITS) & 7
-    if kind >= NUMBER:
-        return unit & 63
-    return 0 if kind == WORD else (unit & 63) >> 1
+    kind = (unit >> WEIGHT_BITS) & KIND_MASK
+    weight = unit & WEIGHT_MASK
+    return weight if kind >= NUMBER else (0 if kind == WORD else weight >> 1)
 
 
-@njit(cache=True, nogil=True)
-def weigh_reuse(state: Ints, unit: int, distance: int) -> None:
+@njit
+def weigh_reuse(stream: Any, unit: int, distance: int) -> None:
     """Evidence that the text is made of pieces of itself, wherever they stood."""
-    weight = unit & 63
+    weight = unit & WEIGHT_MASK
     if distance:
-        if state[REUSE] == 0:
-            state[REUSE_SINCE] = state[POSITION] - 1
-            state[REUSED] = state[UNUSED] = state[REUSED_CODE] = 0
-        state[REUSE] = min(state[REUSE] + weight, CAP)
-        state[REUSED] += weight
-        state[REUSED_CODE] += code_weight(unit)
-        state[QUIET] = max(0, state[QUIET] - 2)
+        if stream.reuse == 0:
+            stream.reuse_since = stream.position - 1
+            stream.reused = stream.unused = stream.reused_code = 0
+        stream.reuse = min(stream.reuse + weight, CAP)
+        stream.reused += weight
+        stream.reused_code += code_weight(unit)
+        stream.quiet = max(0, stream.quiet - 2)
     else:
-        state[REUSE] = max(0, state[REUSE] - weight)
-        state[UNUSED] += weight
-        state[QUIET] += 1
-    if state[REUSED] + state[UNUSED] > HISTORY:
-        state[REUSED] >>= 1
-        state[UNUSED] >>= 1
-        state[REUSED_CODE] >>= 1
+        stream.reuse = max(0, stream.reuse - weight)
+        stream.unused += weight
+        stream.quiet += 1
+    if stream.reused + stream.unused > HISTORY:
+        stream.reused >>= 1
+        stream.unused >>= 1
+        stream.reused_code >>= 1
 
 
-@njit(cache=True, nogil=True)
-def follow_alignment(ring: Any, state: Ints, unit: int, position: int, distance: int) -> None:
+@njit
+def follow_alignment(stream: Any, unit: int, position: int, distance: int) -> None:
     """Compare with the copy before and the one before that, over substitutions, and shift with insertions."""
-    weight, lag, code = unit & 63, state[ALIGNED], code_weight(unit)
+    weight, lag, code = unit & WEIGHT_MASK, stream.aligned, code_weight(unit)
     if lag:
-        before = ring[(position - lag) & (RING - 1)]
+        before = stream.ring[(position - lag) & (RING - 1)]
         twice = 2 * lag <= min(position, RING - 1)
-        earlier = ring[(position - 2 * lag) & (RING - 1)] if twice else before
-        if unit in (before, earlier):
-            state[LIKENESS] = min(state[LIKENESS] + weight, CAP)
-            state[COPIED] += weight
-            state[COPIED_CODE] += code
+        earlier = stream.ring[(position - 2 * lag) & (RING - 1)] if twice else before
+        if unit == before or unit == earlier:  # noqa: SIM109  compiled, `in` builds a tuple
+            stream.likeness = min(stream.likeness + weight, CAP)
+            stream.copied += weight
+            stream.copied_code += code
         else:
-            state[LIKENESS] -= weight
-            state[NEW] += weight
+            stream.likeness = max(0, stream.likeness - weight)
+            stream.new += weight
             if twice and before == earlier:
-                state[ODD] += weight
-            if state[LIKENESS] <= 0:
-                lag = state[ALIGNED] = state[LIKENESS] = 0
-        if state[COPIED] + state[NEW] > HISTORY:
-            for counter in range(COPIED, COPIED_CODE + 1):
-                state[counter] >>= 1
-    if distance and distance != lag:
-        align(state, position, distance, weight, code)
+                stream.odd += weight
+            if stream.likeness == 0:
+                stream.aligned = 0
+        if stream.copied + stream.new > HISTORY:
+            stream.copied >>= 1
+            stream.new >>= 1
+            stream.odd >>= 1
+            stream.copied_code >>= 1
+    if distance and distance != stream.aligned:
+        align(stream, position, distance, weight, code)
 
 
-@njit(cache=True, nogil=True)
-def align(state: Ints, position: int, distance: int, weight: int, code: int) -> None:
+@njit
+def align(stream: Any, position: int, distance: int, weight: int, code: int) -> None:
     """Another lag is at hand: the same copies, shifted by an insertion, or other ones."""
-    lag = state[ALIGNED]
-    run = state[RUN] if state[RUN] >= 4 else 4
-    if lag == 0 or state[LIKENESS] < 8 * 16 or run >= 12:
-        state[ALIGNED] = distance
-        state[ALIGNED_SINCE] = position + 1 - run - distance
-        state[LIKENESS] = state[COPIED] = min(run * weight, CAP)
-        state[COPIED_CODE] = run * code
-        state[NEW] = state[ODD] = 0
+    lag, run = stream.aligned, max(4, stream.run)
+    if lag == 0 or stream.likeness < 8 * 16 or run >= 12:
+        stream.aligned = distance
+        stream.aligned_since = position + 1 - run - distance
+        stream.likeness = stream.copied = min(run * weight, CAP)
+        stream.copied_code = run * code
+        stream.new = stream.odd = 0
     elif abs(distance - lag) <= max(2, lag >> 3):
-        state[ALIGNED] = distance
-        state[LIKENESS] = min(state[LIKENESS] + 4 * weight, CAP)
-        state[COPIED] += 4 * weight
-        state[COPIED_CODE] += 4 * code
-        state[NEW] = max(0, state[NEW] - 3 * weight)
+        stream.aligned = distance
+        stream.likeness = min(stream.likeness + 4 * weight, CAP)
+        stream.copied += 4 * weight
+        stream.copied_code += 4 * code
+        stream.new = max(0, stream.new - 3 * weight)
 
 
-@njit(cache=True, nogil=True)
-def stage(ring: Any, state: Ints, position: int, limits: Ints) -> int:
-    """Warn, then stop, or tell that the loop ended."""
-    if state[STAGE] == STOPPED:
-        return 0
-    blank = (ring[position & (RING - 1)] >> WEIGHT_BITS) & 7
-    state[BLANKS] = state[BLANKS] + 1 if blank in (BLANK, INDENT) else 0
-    if state[LAG] and state[WORDY] < 0 and state[RUN] >= limits[REPEATED]:
-        state[WORDY] = has_words(ring, position, state[LAG])
-    kind = may_stop(state, limits)
-    if kind:
-        state[STAGE] = STOPPED
-        return kind + STOP
-    if state[STAGE] == QUIET_STAGE:
-        kind = may_warn(state, limits)
-        if kind:
-            state[STAGE] = WARNED
-            state[QUIET] = 0
-        return kind
-    if state[QUIET] >= limits[RECOVERY] and state[LAG] == 0:
-        state[STAGE] = QUIET_STAGE
-        state[REUSE] = state[LIKENESS] = state[ALIGNED] = 0
-        return RECOVERED
-    return 0
+@njit
+def count_blanks(stream: Any, unit: int) -> None:
+    kind = (unit >> WEIGHT_BITS) & KIND_MASK
+    if kind == BLANK or kind == INDENT:  # noqa: SIM109  compiled, `in` builds a tuple
+        stream.blanks += 1
+    else:
+        stream.blanks = 0
 
 
-@njit(cache=True, nogil=True)
-def may_warn(state: Ints, limits: Ints) -> int:
-    lag, run = state[LAG], state[RUN]
-    long = lag and run >= limits[REPEATED] and run >= lag + limits[SLACK] and state[RUN_WEIGHT] >= limits[WEIGHT]
-    if long and (state[WORDY] > 0 or run + lag >= limits[SHORT_SPAN]):
-        return CYCLE
-    if state[REUSE] >= limits[REUSE_LIMIT] and 100 * state[REUSED_CODE] <= limits[CODE_LIMIT] * state[REUSED]:
-        return REUSED_TEXT
-    third = state[POSITION] - state[ALIGNED_SINCE] >= 2 * state[ALIGNED] + limits[SLACK]
-    if third and state[LIKENESS] >= limits[LIKENESS_LIMIT] and is_near_copy(state, limits):
-        return NEAR_COPY
-    return BLANK_TEXT if state[BLANKS] >= limits[BLANK_RUN] else 0
-
-
-@njit(cache=True, nogil=True)
-def is_near_copy(state: Ints, limits: Ints) -> bool:
-    """Copies that differ here and there, or a list whose items hardly differ."""
-    copied, new = state[COPIED], state[NEW]
-    if state[ALIGNED] < LIKE or 100 * state[COPIED_CODE] > limits[CODE_LIMIT] * copied:
-        return False
-    share = 100 * copied
-    if share >= limits[COPIED_LIST] * (copied + new):
-        return True
-    return share >= limits[COPIED_LIMIT] * (copied + new) and 3 * state[ODD] >= new
-
-
-@njit(cache=True, nogil=True)
-def has_words(ring: Any, position: int, period: int) -> bool:
+@njit
+def has_words(stream: Any, position: int, period: int) -> bool:
     """A quarter of the last copy (its last 64 tokens) are words."""
     length, words = min(period, 64), 0
     for back in range(length):
-        words += ((ring[(position - back) & (RING - 1)] >> WEIGHT_BITS) & 7) == WORD
+        words += ((stream.ring[(position - back) & (RING - 1)] >> WEIGHT_BITS) & KIND_MASK) == WORD
     return 4 * words >= length
 
 
-@njit(cache=True, nogil=True)
-def may_stop(state: Ints, limits: Ints) -> int:
-    lag, run = state[LAG], state[RUN]
-    span, least = lag + run, 2 * limits[SPAN]
-    if lag and run >= limits[REPEATED]:
-        if state[WORDY] > 0:
-            least = limits[SPAN]
-        calm = limits[CALM_SPAN] if state[WORDY] > 0 else limits[SHORT_SPAN]
-        if state[CALM] >= run and span >= calm and span >= limits[CALM_COPIES] * lag:
-            return CYCLE
-        if span >= least and span >= limits[COPIES] * lag:
-            return CYCLE
-    if state[BLANKS] >= limits[BLANK_SPAN]:
-        return BLANK_TEXT
-    if (
-        state[STAGE] == WARNED
-        and state[REUSE] >= CAP // 2
-        and state[POSITION] - state[REUSE_SINCE] >= limits[NEAR_SPAN]
-    ):
-        prose = 100 * state[REUSED_CODE] <= limits[CODE_LIMIT] * state[REUSED]
-        if prose and 100 * state[UNUSED] <= 6 * (state[REUSED] + state[UNUSED]):
-            return REUSED_TEXT
-    return 0
+@njit
+def stage(stream: Any, limits: Any) -> int:
+    """Warn, then stop, or tell that the loop ended."""
+    kind = 0
+    if stream.stage != STOPPED:
+        kind = may_stop(stream, limits)
+        if kind:
+            kind += STOP
+            stream.stage = STOPPED
+        elif stream.stage == QUIET:
+            kind = may_warn(stream, limits)
+            if kind:
+                stream.stage = WARNED
+                stream.quiet = 0
+        elif stream.quiet >= limits.recovery and stream.lag == 0:
+            kind = RECOVERED
+            stream.stage = QUIET
+            stream.reuse = stream.likeness = stream.aligned = 0
+    return kind
 
 
-@njit(cache=True, nogil=True)
-def write_event(event: Ints, row: int, offset: int, kind: int, state: Ints, limits: Ints) -> None:
+@njit
+def may_warn(stream: Any, limits: Any) -> int:
+    kind = 0
+    if is_cycle(stream, limits):
+        kind = CYCLE
+    elif stream.reuse >= limits.reuse and 100 * stream.reused_code <= limits.code * stream.reused:
+        kind = REUSED_TEXT
+    elif stream.likeness >= limits.likeness and is_near_copy(stream, limits):
+        kind = NEAR_COPY
+    elif stream.blanks >= limits.blank_run:
+        kind = BLANK_TEXT
+    return kind
+
+
+@njit
+def is_cycle(stream: Any, limits: Any) -> bool:
+    """More than two copies of words, or a long row of signs."""
+    lag, run = stream.lag, stream.run
+    found = False
+    if lag and run >= limits.repeated and run >= lag + limits.slack and stream.run_weight >= limits.weight:
+        found = stream.wordy > 0 or run + lag >= limits.short_span
+    return found
+
+
+@njit
+def is_near_copy(stream: Any, limits: Any) -> bool:
+    """In the third copy; they differ here and there, or are items of a list that hardly differ."""
+    copied, new, odd = stream.copied, stream.new, stream.odd
+    prose = 100 * stream.copied_code <= limits.code * copied
+    third = stream.position - stream.aligned_since >= 2 * stream.aligned + limits.slack
+    list_like = 100 * copied >= limits.copied_list * (copied + new)
+    text_like = 100 * copied >= limits.copied * (copied + new) and 3 * odd >= new
+    return stream.aligned >= SHORTEST_LIKE and prose and third and (list_like or text_like)
+
+
+@njit
+def may_stop(stream: Any, limits: Any) -> int:
+    kind = 0
+    if stream.lag and stream.run >= limits.repeated and goes_on(stream, limits):
+        kind = CYCLE
+    elif stream.blanks >= limits.blank_span:
+        kind = BLANK_TEXT
+    elif stream.stage == WARNED and stream.reuse >= CAP // 2 and has_nothing_new(stream, limits):
+        kind = REUSED_TEXT
+    return kind
+
+
+@njit
+def goes_on(stream: Any, limits: Any) -> bool:
+    """A cycle that nothing could end: collapsed logits, or a long span without anything new."""
+    lag = stream.lag
+    span = lag + stream.run
+    least, calm = limits.span, limits.calm_span
+    if stream.wordy <= 0:
+        least, calm = 2 * limits.span, limits.short_span
+    collapsed = stream.calm >= stream.run and span >= calm and span >= limits.calm_copies * lag
+    return collapsed or (span >= least and span >= limits.copies * lag)
+
+
+@njit
+def has_nothing_new(stream: Any, limits: Any) -> bool:
+    """A long stretch of prose that is made of pieces of itself."""
+    prose = 100 * stream.reused_code <= limits.code * stream.reused
+    new = 100 * stream.unused > NEW_PER_CENT * (stream.reused + stream.unused)
+    return prose and not new and stream.position - stream.reuse_since >= limits.near_span
+
+
+@njit
+def write_event(event: Ints, row: int, offset: int, kind: int, stream: Any) -> None:
     event[0], event[1], event[2] = row, offset, kind
-    rule, position = kind & (STOP - 1), state[POSITION]
+    rule, position = kind & (STOP - 1), stream.position
     if rule == CYCLE:
-        event[3], event[4], event[6] = state[LAG], state[RUN] + state[LAG], 0
-        event[5] = position - state[RUN]
+        event[3], event[4], event[6] = stream.lag, stream.run + stream.lag, 0
+        event[5] = position - stream.run
     elif rule == NEAR_COPY:
-        event[3], event[4] = state[ALIGNED], position - state[ALIGNED_SINCE]
-        event[5] = state[ALIGNED_SINCE] + state[ALIGNED]
-        event[6] = 1000 * state[NEW] // max(1, state[NEW] + state[COPIED])
+        event[3], event[4] = stream.aligned, position - stream.aligned_since
+        event[5] = stream.aligned_since + stream.aligned
+        event[6] = 1000 * stream.new // max(1, stream.new + stream.copied)
     elif rule == REUSED_TEXT:
-        event[3], event[4] = state[ALIGNED], position - state[REUSE_SINCE]
-        event[5] = max(0, state[REUSE_SINCE] - 3)
-        event[6] = 1000 * state[UNUSED] // max(1, state[REUSED] + state[UNUSED])
+        event[3], event[4] = stream.aligned, position - stream.reuse_since
+        event[5] = max(0, stream.reuse_since - 3)
+        event[6] = 1000 * stream.unused // max(1, stream.reused + stream.unused)
     elif rule == BLANK_TEXT:
-        event[3], event[4], event[5], event[6] = 1, state[BLANKS], position - state[BLANKS], 0
+        event[3], event[4], event[5], event[6] = 1, stream.blanks, position - stream.blanks, 0
     else:
-        event[3], event[4], event[5], event[6] = 0, state[QUIET], position - state[QUIET], 1000
+        event[3], event[4], event[5], event[6] = 0, stream.quiet, position - stream.quiet, 1000

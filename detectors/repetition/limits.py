@@ -26,7 +26,7 @@ class RepetitionLimits:
     short_span: int = 128
     """Tokens that a cycle without words must cover: dividers, ellipses, zero-filled numbers, table rules."""
     likeness: int = 28
-    """Tokens that agree with the copy before less those that do not, from which a near-copy counts in its third copy."""
+    """Tokens that agree with the copy before less those that do not, from which a third near-copy counts."""
     copied: int = 70
     """Share of a near-copy that must agree…"""
     copied_list: int = 90
@@ -59,9 +59,11 @@ class RepetitionLimits:
         if min(self.calm_copies, self.copies) < 2 or self.repeated < 8:
             raise ValueError("a cycle needs at least 2 copies and 8 repeated tokens")
 
-    def array(self) -> NDArray[np.int64]:
-        """As the kernel reads them: in the order of the fields, weights in sixteenths."""
-        return np.array([int(getattr(self, field.name)) * _scale(field.name) for field in fields(self)], np.int64)
+    def record(self) -> NDArray[np.void]:
+        """As the kernel reads them: one record of int64, weights in sixteenths, shape (1,)."""
+        names = [field.name for field in fields(self)]
+        values = tuple(int(getattr(self, name)) * _scale(name) for name in names)
+        return np.array([values], [(name, np.int64) for name in names])
 
 
 def _scale(name: str) -> int:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from checkengine.detectors.repetition import kernel
 from checkengine.detectors.repetition.limits import RepetitionLimits
+from checkengine.detectors.repetition.state import COUNTERS, RING, STREAM
 
-STREAM_BYTES = 4 * kernel.RING + 2 * (kernel.EIGHTS + kernel.FOURS) + 8 * kernel.COUNTERS
+STREAM_BYTES = STREAM.itemsize
 RULES = {
     kernel.CYCLE: "cycle",
     kernel.NEAR_COPY: "near_copy",
@@ -51,11 +52,9 @@ class RepetitionStreams:
 
     def __init__(self, limits: RepetitionLimits | None = None, capacity: int = 1) -> None:
         self.limits = limits or RepetitionLimits()
-        self._limits = self.limits.array()
+        self._limits = self.limits.record()
         self._free = list(range(capacity))[::-1]
-        self._ring = np.zeros((capacity, kernel.RING), np.int32)
-        self._grams = np.zeros((capacity, kernel.EIGHTS + kernel.FOURS), np.uint16)
-        self._counters = np.zeros((capacity, kernel.COUNTERS), np.int64)
+        self._streams = np.zeros(capacity, STREAM)
         self._events = np.zeros((64, kernel.EVENT_FIELDS), np.int64)
         self._unknown = np.full(64, np.nan, np.float32)
 
@@ -64,7 +63,9 @@ class RepetitionStreams:
         if not self._free:
             self._grow()
         slot = self._free.pop()
-        self._counters[slot] = 0
+        stream = self._streams[slot]
+        for name in COUNTERS:
+            stream[name] = 0
         return slot
 
     def close(self, slot: int) -> None:
@@ -88,9 +89,7 @@ class RepetitionStreams:
             self._events = np.zeros((2 * count, kernel.EVENT_FIELDS), np.int64)
             self._unknown = np.full(2 * count, np.nan, np.float32)
         found = kernel.push_rows(
-            self._ring,
-            self._grams,
-            self._counters,
+            self._streams,
             slots,
             ends,
             units,
@@ -103,23 +102,22 @@ class RepetitionStreams:
 
     def position(self, slot: int) -> int:
         """Units that the stream has had."""
-        return int(self._counters[slot, kernel.POSITION])
+        return int(self._streams["position"][slot])
 
     def repeats(self, slot: int) -> bool:
         """True while a repetition that was told goes on."""
-        return bool(self._counters[slot, kernel.STAGE] == kernel.WARNED)
+        return bool(self._streams["stage"][slot] == kernel.WARNED)
 
     def last(self, slot: int, count: int) -> NDArray[np.int32]:
         """The stream's last `count` units, oldest first; at most what the ring holds."""
         position = self.position(slot)
-        count = min(count, position, kernel.RING)
-        return self._ring[slot, np.arange(position - count, position) & (kernel.RING - 1)]
+        count = min(count, position, RING)
+        found: NDArray[np.int32] = self._streams["ring"][slot][np.arange(position - count, position) & (RING - 1)]
+        return found
 
     def _grow(self) -> None:
-        old = len(self._counters)
-        self._ring, self._grams, self._counters = (
-            np.concatenate((array, np.zeros_like(array))) for array in (self._ring, self._grams, self._counters)
-        )
+        old = len(self._streams)
+        self._streams = np.concatenate((self._streams, np.zeros(old, STREAM)))
         self._free = list(range(old, 2 * old))[::-1]
 
 

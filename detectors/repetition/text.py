@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from checkengine.detectors.repetition.kernel import (
+from checkengine.detectors.repetition.state import (
     BLANK,
     CODE,
     INDENT,

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from checkengine.detectors.repetition.kernel import (
+from checkengine.detectors.repetition.state import (
     BLANK,
     CODE,
     INDENT,

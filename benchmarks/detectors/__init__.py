@@ -18,6 +18,7 @@ MODULES = (
     "tool_calls",
     "language",
     "drift",
+    "scan",
     "together",
 )
 

@@ -99,11 +99,11 @@ class SiblingGuard:
         if (kind, dimension, member) in self._told or len(self._told) >= MOST_TOLD:
             return ()
         self._told.add((kind, dimension, member))
-        evidence = {"of": kind, "exact": True, "findings": 1}
+        evidence: dict[str, float | int | bool | str] = {"of": kind, "exact": True, "findings": 1}
         return (TextFinding(f"drift.{dimension}", member, Severity.ERROR, self.name, {"t": t}, self.version, evidence),)
 
     def _finding(self, t: float, kind: str, dimension: str, accusation: Accusation) -> TextFinding:
-        evidence = {
+        evidence: dict[str, float | int | bool | str] = {
             "of": kind,
             "exact": False,
             "log_evidence": round(accusation.log_evidence, 2),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from datasketches import kll_floats_sketch
+from datasketches import kll_floats_sketch  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 

@@ -87,7 +87,7 @@ class _Bank:
     def log_evidence(self) -> NDArray[np.float64]:
         """Nats for a change at this moment, shape (series,); an alarm comes at log(arl). -inf before the first bet."""
         with np.errstate(divide="ignore"):
-            return np.log(self._series["total"])
+            return np.asarray(np.log(self._series["total"]), np.float64)
 
     def _numbers(self, series: ArrayLike, length: int) -> NDArray[np.int64]:
         numbers = np.ascontiguousarray(np.broadcast_to(np.asarray(series, np.int64), (length,)))

@@ -85,9 +85,9 @@ def design(shape: Shape, tolerance: float = 0.0) -> NDArray[np.void]:
     """
     bets, tails = shape.bets(), len(shape.tails)
     table = _table(shape, bets)
-    groups = ((2 * len(SHIFTS), WEIGHT_OF_SHIFTS), (len(SPREADS), WEIGHT_OF_SPREADS))
-    groups += ((2 * tails, 1.0 - WEIGHT_OF_SHIFTS - WEIGHT_OF_SPREADS),)
-    values = {
+    rest = 1.0 - WEIGHT_OF_SHIFTS - WEIGHT_OF_SPREADS
+    groups = [(2 * len(SHIFTS), WEIGHT_OF_SHIFTS), (len(SPREADS), WEIGHT_OF_SPREADS), (2 * tails, rest)]
+    values: dict[str, NDArray[np.float64] | NDArray[np.int64]] = {
         "table": table,
         "weights": np.concatenate([np.full(count, weight / count) for count, weight in groups]),
         "allowance": _allowance(shape, bets, table, tolerance),
@@ -97,8 +97,8 @@ def design(shape: Shape, tolerance: float = 0.0) -> NDArray[np.void]:
         "sums": np.ones(len(bets)),
         "inner": np.array(shape.inner, np.int64),
         "tails": np.array(shape.tails, np.int64),
-        "warm_up": np.int64(shape.warm_up),
-        "kept": np.int64(shape.kept),
+        "warm_up": np.array(shape.warm_up, np.int64),
+        "kept": np.array(shape.kept, np.int64),
     }
     made = np.zeros(1, np.dtype([(name, value.dtype, value.shape) for name, value in values.items()]))
     for name, value in values.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from datasketches import kll_floats_sketch
+from datasketches import kll_floats_sketch  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 RECENT = 64

@@ -40,8 +40,8 @@ class LoopNorms:
 
 @dataclass(frozen=True, slots=True)
 class RecurrenceLimits:
-    growth: float = 4.0
-    fewest_loops: int = 6
+    growth: float = 4.5
+    fewest_loops: int = 8
     steadiness: float = 0.75
     rough_growth: float = 20.0
     """Growth that a rotation, whose rate swings, may show it by…"""

@@ -123,8 +123,8 @@ class LanguageSettings(GuardSettings):
 class SaladSettings(GuardSettings):
     """Tokens that follow each other at random."""
 
-    evidence: float = Field(16.0, ge=6.0)
-    """Nats at which it counts. Each nat more makes a false finding about three times rarer and comes a token later."""
+    evidence: float = Field(20.0, ge=6.0)
+    """Nats at which it counts. Four nats more make a false finding several times rarer and come four tokens later."""
 
 
 class SamplerSettings(GuardSettings):
@@ -147,9 +147,9 @@ class RecurrenceSettings(GuardSettings):
     """A looped block whose state grows geometrically."""
 
     budget_microseconds_per_row: float = Field(500.0, ge=0)
-    growth: float = Field(4.0, gt=1)
+    growth: float = Field(4.5, gt=1)
     """Of the change a loop makes, at a steady rate, that is told."""
-    fewest_loops: int = Field(6, ge=3)
+    fewest_loops: int = Field(8, ge=3)
     window: int = Field(48, ge=8, le=4096)
     """Loops that growth is looked for in: a radius below growth^(1/window) is not found."""
 

@@ -46,7 +46,7 @@ def test_a_radius_that_rises_above_one_is_told_soon_after(radius: float, most: i
     random = np.random.default_rng(size)
     basis = np.linalg.qr(random.standard_normal((size, size)))[0]
     contracting = basis @ np.diag(np.linspace(0.95, 0.1, size)) @ basis.T
-    turned = 80
+    turned = 300
 
     loop = 0
 

@@ -61,9 +61,8 @@ def is_broken(row: _Row, index: int) -> bool:
     """The chosen token's logprob is missing, not finite or above 0. The first token of an echoed prompt has none."""
     if row.chosen is None:
         return index > 0
-    if not isinstance(row.chosen, int | float) or isinstance(row.chosen, bool):
-        return False
-    return not math.isfinite(row.chosen) or row.chosen > ROUNDING
+    chosen = _number(row.chosen)
+    return chosen is not None and (not math.isfinite(chosen) or chosen > ROUNDING)
 
 
 def is_flat(row: _Row) -> bool:
@@ -100,8 +99,14 @@ def _of_list(alternatives: object) -> tuple[float, ...]:
 
 
 def _numbers(values: Iterable[object]) -> tuple[float, ...]:
-    return tuple(
-        float(value)
-        for value in values
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    )
+    numbers = (_number(value) for value in values)
+    return tuple(number for number in numbers if number is not None and math.isfinite(number))
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # JSON's whole numbers have no limit
+        return math.inf

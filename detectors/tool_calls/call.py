@@ -82,6 +82,6 @@ def _call(parsed: Parsed, start: int, end: int) -> ToolCall:
 
 def _call_from_text(text: str, start: int, end: int) -> ToolCall:
     tag = _FUNCTION_TAG.search(text)
-    begins = CALL_HEAD.match(text[:512].encode()) is not None
+    begins = not text.strip() or CALL_HEAD.match(text[:512].encode()) is not None
     key = digest(" ".join(text.split()))
     return ToolCall(tag.group(1) if tag else None, key, False, start, end, looks_like_one=begins)

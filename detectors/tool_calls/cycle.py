@@ -14,20 +14,18 @@ SHORT_SPAN = 512
 
 
 class TailCycle:
-    """Copies of one piece of text, side by side, at the end of what was fed; 0 below the floor."""
+    """Copies of one piece of text, side by side, at the end of what was fed when there first were enough; else 0."""
 
-    __slots__ = ("_fed", "_tail", "copies", "span")
+    __slots__ = ("_fed", "_tail", "copies")
 
     def __init__(self) -> None:
         self._tail = bytearray()
         self._fed = 0
         self.copies = 0
-        self.span = 0
-        """Bytes that the copies cover; at most about KEPT."""
 
     def feed(self, data: bytes) -> None:
         at = 0
-        while at < len(data):
+        while at < len(data) and not self.copies:
             taken = data[at : at + STRIDE - self._fed % STRIDE]
             self._tail += taken
             self._fed += len(taken)
@@ -42,10 +40,5 @@ class TailCycle:
         found = tail.rfind(tail[-PROBE:], 0, len(tail) - 1)
         period = len(tail) - PROBE - found
         needed = max(FEWEST_COPIES * period, SHORT_SPAN if period < SHORT_PERIOD else 0)
-        if found < 0 or needed > len(tail) or tail[-needed:-period] != tail[period - needed :]:
-            self.copies = self.span = 0
-        elif self.span >= needed:
-            self.span += STRIDE
-            self.copies = self.span // period
-        else:
-            self.span, self.copies = needed, needed // period
+        if found >= 0 and needed <= len(tail) and tail[-needed:-period] == tail[period - needed :]:
+            self.copies = needed // period

@@ -91,6 +91,11 @@ class CallLoops:
     def _count(self, calls: tuple[ToolCall, ...]) -> CallReading | None:
         reading = None
         for call in calls:
+            if not call.looks_like_one:
+                continue
+            if call.end - call.start > self.limits.unclosed_tokens and call.start != self._reported_open:
+                self._reported_open = call.start
+                reading = CallReading("unclosed", call.end - call.start, call.start)
             seen = self._seen.get(call.digest)
             if seen is None:
                 if len(self._seen) >= REMEMBERED_CALLS:

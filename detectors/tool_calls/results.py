@@ -22,14 +22,27 @@ class SameAs:
     loose: bytes
 
 
+def _cut(text: str) -> tuple[str, str, str]:
+    """Volatile parts stand at the head or the foot of a long text; its middle must be equal. The foot begins at white
+    space, so that it begins at the same place where its own length varies a little."""
+    if len(text) <= MOST_TEXT:
+        return text, "", ""
+    head, last = MOST_TEXT // 2, len(text) - MOST_TEXT // 4
+    foot = max(text.rfind("\n", head, last), head)
+    foot = max(text.rfind(" ", head, last), head) if foot == head else foot
+    foot = max(foot, len(text) - MOST_TEXT // 2)
+    return text[:head], text[head:foot], text[foot:]
+
+
 class _Result:
     """What is worked out only where a call comes back with another text."""
 
     def __init__(self, text: str) -> None:
         self.digest = digest(text)
         self.same = SameAs(self.digest, self.digest)
-        self._text = text[: MOST_TEXT + 1]
-        self._rest = digest(text[MOST_TEXT:])
+        head, middle, tail = _cut(text)
+        self._text = head + tail
+        self._rest = digest(middle)
 
     @cached_property
     def masked(self) -> str:

@@ -175,10 +175,11 @@ class TurnLoops:
         return bool(self._events) and self._events[-1].purpose.waits and event.purpose.polls
 
     def _push(self, event: _Event) -> None:
+        finds = event.novel and all(one.result != event.result for one in self._events)
         self._events.append(event)
         changed = event.novel and event.purpose.changes and event.outcome not in (Outcome.ERROR, Outcome.UNREACHED)
         self._since_change = 1 if changed else min(self._since_change + 1, KEPT)
-        self._fresh_calls = self._fresh_calls + 1 if event.novel else 0
+        self._fresh_calls = self._fresh_calls + 1 if finds else 0
         if changed or self._fresh_calls >= 5:
             self._certain = False
             self._told.clear()

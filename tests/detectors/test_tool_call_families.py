@@ -61,7 +61,9 @@ def test_families_in_a_row_are_read_alike_however_they_are_cut(texts, random):
     st.lists(
         st.sampled_from(sorted(tags_of().all))
         | st.binary(max_size=6)
-        | st.sampled_from([b'{"name": "f", "arguments": {}}', b"[", b"{", b"f(", b'"', b"\\", b"<|message|>", b" to=functions.f "]),
+        | st.sampled_from(
+            [b'{"name": "f", "arguments": {}}', b"[", b"{", b"f(", b'"', b"\\", b"<|message|>", b" to=functions.f "]
+        ),
         max_size=24,
     )
 )
@@ -75,7 +77,7 @@ def test_tags_in_any_disorder_never_raise_and_cuts_change_nothing(parts):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(alphabet='<>[]{}()"\'\\=:,/| \nabfx▁｜é0', max_size=60))
+@given(st.text(alphabet="<>[]{}()\"'\\=:,/| \nabfx▁｜é0", max_size=60))
 def test_no_payload_makes_the_parser_raise(text):
     parse_calls(text)
 
@@ -99,7 +101,19 @@ def test_two_repeats_are_no_fault(name):
 
 
 def test_loud_tokens_are_those_in_which_a_tag_stands_or_begins():
-    pieces = (b"the", b" <", b"<tool_call>", b"a[", b"[1]", b"</", b"tool_call>", b"x < y", b"[TOOL", "<｜".encode(), b"{")
+    pieces = (
+        b"the",
+        b" <",
+        b"<tool_call>",
+        b"a[",
+        b"[1]",
+        b"</",
+        b"tool_call>",
+        b"x < y",
+        b"[TOOL",
+        "<｜".encode(),
+        b"{",
+    )
     assert tags_of().loud_tokens(pieces) == {1, 2, 3, 5, 8, 9}
 
 

@@ -40,7 +40,10 @@ DIALECTS = {
                 {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}},
             ],
         },
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "rain"}]}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "rain"}]}],
+        },
     ],
     "tags in the text": [
         {"role": "assistant", "content": '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'},
@@ -68,7 +71,10 @@ def test_results_in_another_order_find_their_calls():
 def test_an_id_that_comes_back_later_belongs_to_the_later_call():
     def pair(result):
         call = {"id": "same", "function": {"name": "f", "arguments": "{}"}}
-        return [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "same", "content": result}]
+        return [
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "same", "content": result},
+        ]
 
     turns = turns_of([*pair("one"), *pair("two")])
     assert [turn.uses[0].result for turn in turns if isinstance(turn, Round)] == ["one", "two"]
@@ -125,8 +131,14 @@ HOSTILE = {
     "a name that is a list": {"role": "assistant", "tool_calls": [{"function": {"name": ["f"], "arguments": 3}}]},
     "deep arguments": {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": nested(5000)}}]},
     "deep JSON": {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}]},
-    "a number of many digits": {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "9" * 9999}}]},
-    "lone surrogates": {"role": "assistant", "tool_calls": [{"function": {"name": "\ud800", "arguments": '"\\ud800"'}}]},
+    "a number of many digits": {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "f", "arguments": "9" * 9999}}],
+    },
+    "lone surrogates": {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "\ud800", "arguments": '"\\ud800"'}}],
+    },
     "a role that is a number": {"role": 3, "content": 4},
     "content that is an object": {"role": "user", "content": {"deep": nested(3000)}},
     "a result of ten megabytes": {"role": "tool", "content": "x 1 " * 2_500_000},
@@ -150,9 +162,15 @@ def test_messages_that_are_no_list_are_an_empty_conversation():
 
 SCRAPS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["role", "content", "tool_calls", "function", "name", "arguments", "id", "type", "text", "input"]), inner, max_size=4
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["role", "content", "tool_calls", "function", "name", "arguments", "id", "type", "text", "input"]
+            ),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=12,
 )

@@ -94,7 +94,10 @@ HANGING = {
     "references that double": (DOUBLING | {"$ref": "#/$defs/d0"}, {}),
     "a reference to itself": ({"$ref": "#"}, {}),
     "unevaluated properties": (DOUBLING | {"$ref": "#/$defs/d0", "unevaluatedProperties": False}, {"a": 1}),
-    "many items that ought to differ": ({"properties": {"a": {"uniqueItems": True}}}, {"a": [[n] for n in range(50_000)]}),
+    "many items that ought to differ": (
+        {"properties": {"a": {"uniqueItems": True}}},
+        {"a": [[n] for n in range(50_000)]},
+    ),
     "deep arguments": ({"properties": {"a": {"$ref": "#"}}, "type": "object"}, None),
 }
 
@@ -120,7 +123,10 @@ def test_no_schema_can_hang_or_break_the_check(name):
         {"required": "city"},
         {"pattern": "["},
         {"items": [{"type": "string"}]},
-        {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"minimum": 0, "exclusiveMinimum": True}}},
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "properties": {"a": {"minimum": 0, "exclusiveMinimum": True}},
+        },
         {"properties": {"a": {"minimum": 0, "exclusiveMinimum": True}}},
     ],
 )

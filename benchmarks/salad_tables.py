@@ -1,181 +1,159 @@
-"""Makes and measures `detectors/transition_tables.py`.
+"""Makes `detectors/salad/tables.npz`; about five minutes on a quiet core.
 
-    python -m checkengine.benchmarks.salad_tables record RUNS.jsonl --seed 1000
-    python -m checkengine.benchmarks.salad_tables estimate TABLES.py --data DIR --files FOLDER… --runs RUNS.jsonl…
-    python -m checkengine.benchmarks.salad_tables measure --data DIR --files FOLDER… --runs OTHER_RUNS.jsonl…
+    python -m checkengine.benchmarks.salad_tables --data DIR [--out tables.npz]
 
-Healthy text is parted into kinds by hard expectation-maximisation over first-order Markov chains; salad is one
-distribution over classes, since held-out salad was no likelier under any chain of higher order.
+Healthy text is parted into kinds by hard expectation-maximisation over first-order Markov chains of token classes;
+salad is one distribution over classes for each strength of corruption, since held-out salad was no likelier under any
+chain of higher order. Function words are the commonest of each language; a pair of them is avoided where it is less
+than 0.12 times as frequent as the two words by themselves would make it.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import zlib
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.feature_extraction.text import CountVectorizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from checkengine.benchmarks.salad_data import Run, Text, healthy_texts, read_runs
-from checkengine.detectors.token_classes import CLASSES, FORMS, TokenClass, classes_of
-from checkengine.detectors.transition_tables import STEPS_PER_NAT
-from checkengine.detectors.transitions import TransitionTables, TransitionTest
-from checkengine.detectors.vocabulary import Vocabulary
+from checkengine.benchmarks.detectors import DetectorOptions
+from checkengine.benchmarks.detectors.tokenizer import encode, tokenizer
+from checkengine.benchmarks.salad_data import Text, training_texts
+from checkengine.benchmarks.salad_runs import runs_of
+from checkengine.detectors import Vocabulary
+from checkengine.detectors.salad import tables
+from checkengine.detectors.salad.token_classes import CLASSES, FORMS, TokenClass, classes_of
 
-KINDS, ROUNDS, PRIOR, PER_KIND = 10, 12, 30.0, 900
+KINDS, ROUNDS, PRIOR = 32, 8, 30.0
 PAIRS = len(TokenClass) * CLASSES
+WORDS_OF_A_LANGUAGE = 48
+UNSPACED = ("zh", "ja")
+DEPLETED, TOO_RARE = 0.12, 0.7
+PIECES = 16_384
+SALAD = (("garbage slot, scale 5", "shuffled blocks"), ("garbage slot, scale 2",))
+RUNS = 32
+"""Of each class; every other one is learned from, the figures are measured on the rest."""
 Floats = NDArray[np.float64]
 
 
-def estimate(texts: Sequence[Text], runs: Sequence[Run], vocabulary: Vocabulary) -> tuple[Floats, Floats]:
-    """P salad, shape (CLASSES,), and P healthy, shape (KINDS, forms, CLASSES)."""
-    classes, forms = classes_of(vocabulary.pieces, vocabulary.special).astype(np.int64), np.array(FORMS)
+def healthy_kinds(texts: Sequence[Text], classes: NDArray[np.int64]) -> Floats:
+    """P of a class behind a form, shape (KINDS, forms, CLASSES)."""
     draw = np.random.default_rng(0)
-    names = np.array([text.kind for text in texts])
-    training = np.array([text.training for text in texts])
-    kept = [draw.permutation(np.flatnonzero(training & (names == name)))[:PER_KIND] for name in sorted(set(names))]
-    start = draw.permutation(len(kept)) % KINDS
-    labels = np.concatenate([np.full(len(some), start[order]) for order, some in enumerate(kept)])
-    rows = [classes[texts[index].tokens] for some in kept for index in some]
-    pairs = np.concatenate([forms[row[:-1]] * CLASSES + row[1:] for row in rows])
-    lengths = np.array([len(row) - 1 for row in rows])
-    healthy = _kinds(pairs, lengths, labels)
-    salad = np.ones(CLASSES)
-    for run in runs:
-        salad += np.bincount(classes[run.tokens[run.first :]], minlength=CLASSES)
-    return salad / salad.sum(), healthy
+    ids = encode([text.text for text in texts])
+    rows = [(text.kind, classes[row[:512]]) for text, row in zip(texts, ids, strict=True) if len(row) > 8]
+    start = {kind: order % KINDS for order, kind in enumerate(draw.permutation(sorted({kind for kind, _ in rows})))}
+    labels = np.array([start[kind] for kind, _ in rows])
+    forms = np.array(FORMS)
+    pairs = np.concatenate([forms[row[:-1]] * CLASSES + row[1:] for _, row in rows])
+    lengths = np.array([len(row) - 1 for _, row in rows])
+    return _parted(pairs, lengths, labels)
 
 
-def _kinds(pairs: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int64]) -> Floats:
+def _parted(pairs: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int64]) -> Floats:
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     everywhere = np.bincount(pairs % CLASSES, minlength=CLASSES) + 1.0
     everywhere /= everywhere.sum()
-    healthy = np.empty((KINDS, len(TokenClass), CLASSES))
     for _ in range(ROUNDS):
         owner = np.repeat(labels, lengths)
-        for kind in range(KINDS):
-            counts = np.bincount(pairs[owner == kind], minlength=PAIRS).reshape(-1, CLASSES).astype(np.float64)
-            usual = (counts.sum(axis=0) + 0.05) / (counts.sum() + 0.05 * CLASSES)
-            counts += PRIOR * (0.7 * usual + 0.3 * everywhere) + 0.02
-            healthy[kind] = counts / counts.sum(axis=1, keepdims=True)
-        fits = [np.add.reduceat(np.log(kind).ravel()[pairs], starts) for kind in healthy]
-        labels = np.argmax(fits, axis=0)
+        counted = np.bincount(owner * PAIRS + pairs, minlength=KINDS * PAIRS).reshape(KINDS, -1, CLASSES).astype(float)
+        usual = counted.sum(axis=1) + 0.05
+        usual /= usual.sum(axis=1, keepdims=True)
+        counted += PRIOR * (0.7 * usual[:, None, :] + 0.3 * everywhere) + 0.02
+        healthy: Floats = counted / counted.sum(axis=2, keepdims=True)
+        logs = np.log(healthy).astype(np.float32).reshape(KINDS, -1)
+        labels = np.stack([np.add.reduceat(kind[pairs], starts) for kind in logs]).argmax(axis=0)
     return healthy
 
 
-def write(salad: Floats, healthy: Floats, out: Path) -> None:
-    """As steps of log probability, packed; replaces the lines of text in the tables' file."""
-    steps = np.concatenate([salad.ravel(), healthy.ravel()])
-    levels = np.clip(np.round(-STEPS_PER_NAT * np.log(steps)), 0, 63).astype(np.uint8)
-    text = base64.b85encode(zlib.compress(levels.tobytes(), 9)).decode()
-    lines = "\n".join(f'    "{text[at : at + 110]}"' for at in range(0, len(text), 110))
-    head, _, rest = out.read_text().partition("_PACKED = (\n")
-    out.write_text(f"{head}_PACKED = (\n{lines}\n){rest.partition(chr(10) + ')')[2]}")
+def salad_kinds(classes: NDArray[np.int64]) -> Floats:
+    """P of a class, shape (CLASSES, 2): strong corruption and weak."""
+    found = []
+    for names in SALAD:
+        runs = [run for name in names for run in runs_of(name, RUNS)[::2]]
+        drawn = np.concatenate([classes[run.tokens[run.first :]] for run in runs])
+        counted = np.bincount(drawn, minlength=CLASSES) + 0.3
+        found.append(counted / counted.sum())
+    return np.column_stack(found)
 
 
-def measure(texts: Sequence[Text], runs: Sequence[Run], vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """False findings on texts held out, and delays in tokens from the first corrupted one, by threshold."""
-    tables = TransitionTables(vocabulary)
-    held_out = [text for text in texts if not text.training]
-    peaks = np.array([_peaks(tables, text.tokens, text.prompt)[-1] for text in held_out])
-    files = np.array([text.prompt > 0 for text in held_out])
-    traces = [_peaks(tables, [*run.prompt_tokens, *run.tokens], len(run.prompt_tokens))[run.first :] for run in runs]
-    figures = []
-    for threshold in (12.0, 14.0, 16.0, 18.0):
-        delays = np.array([_delay(trace, threshold) for trace in traces])
-        strong = np.array([run.scale >= 5 for run in runs])
-        long = np.array([len(trace) >= 32 for trace in traces])
-        figures.append(
-            {
-                "threshold": threshold,
-                "completions": int((~files).sum()),
-                "findings_in_completions": int((peaks[~files] >= threshold).sum()),
-                "file_slices": int(files.sum()),
-                "findings_in_file_slices": int((peaks[files] >= threshold).sum()),
-                "runs": len(runs),
-                "median_delay": float(np.median(delays)),
-                "p90_delay": float(np.quantile(delays, 0.9)),
-                "within_32": float((delays[long] <= 32).mean()),
-                "median_delay_from_scale_5": float(np.median(delays[strong])),
-                "p90_delay_from_scale_5": float(np.quantile(delays[strong], 0.9)),
-                "within_32_from_scale_5": float((delays[long & strong] <= 32).mean()),
-            }
-        )
-    return figures
+def function_words(texts: Sequence[Text]) -> tuple[list[str], NDArray[np.uint8]]:
+    """The words, and `Tables.word_pairs`."""
+    words: dict[str, int] = {}
+    for kind in sorted({text.kind for text in texts if _spaced(text.kind)}, key=lambda kind: kind != "language en"):
+        counted = Counter(w for text in texts if text.kind == kind for w in _WORD.findall(text.text))
+        for word, _ in counted.most_common(WORDS_OF_A_LANGUAGE):
+            words.setdefault(word, len(words))
+    counts = _neighbours([text.text for text in texts], words)
+    alone = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / max(counts.sum(), 1)
+    avoided = (alone >= TOO_RARE) & (counts < np.maximum(DEPLETED * alone, 2)) & ~((counts >= 1) & (alone < 3))
+    new = (alone < TOO_RARE) & (counts == 0)
+    states = np.zeros((len(words), -(-len(words) // 4) * 4), np.uint8)
+    states[:, : len(words)] = np.where(avoided, 2, np.where(new, 1, 0))
+    fours = states.reshape(len(words), -1, 4)
+    return list(words), (fours << np.array([0, 2, 4, 6], np.uint8)).sum(axis=2).astype(np.uint8)
 
 
-def _peaks(tables: TransitionTables, tokens: Sequence[int], prompt: int) -> Floats:
-    """Highest evidence up to each token behind the prompt."""
-    test = TransitionTest(tables, tokens[:prompt], np.inf)
-    evidence = []
-    for token in tokens[prompt:]:
-        test.push(token)
-        evidence.append(test.evidence)
-    return np.maximum.accumulate(np.array(evidence))
+_WORD = re.compile(r"(?<= )[^\W\d_]+(?= )")
 
 
-def _delay(trace: Floats, threshold: float) -> float:
-    over = np.flatnonzero(trace >= threshold)
-    return float(over[0] + 1) if len(over) else np.inf
+def _spaced(kind: str) -> bool:
+    return kind.startswith("language ") and kind.removeprefix("language ") not in UNSPACED
 
 
-def record(out: Path, model_path: Path, seed: int) -> None:
-    """Runs of the demo model over garbage of several scales, a line of JSON each."""
-    from checkengine.drills.requests import CHATS, to_request
-    from checkengine.engine_shim.engine.engine import Engine
-    from checkengine.engine_shim.engine.load import load_model
-    from checkengine.engine_shim.faults import OverRead
-    from checkengine.engine_shim.settings import EngineSettings
+def _neighbours(texts: Sequence[str], words: dict[str, int]) -> Floats:
+    """How often word b follows word a, a single blank between them."""
+    vocabulary = {f"{a} {b}": i * len(words) + j for a, i in words.items() for b, j in words.items()}
+    count = CountVectorizer(ngram_range=(2, 2), tokenizer=_split, token_pattern=None, vocabulary=vocabulary)
+    total = np.asarray(count.transform(texts).sum(axis=0)).ravel()
+    return total.reshape(len(words), len(words)).astype(np.float64)
 
-    model, tokenizer = load_model(model_path)
-    with out.open("w") as lines:
-        for scale, temperature in ((s, t) for s in (2.0, 5.0, 10.0, 20.0) for t in (0.0, 0.7)):
-            seed += 1
-            engine = Engine(model, tokenizer, EngineSettings(garbage_scale=scale, blocks=300), faults=[OverRead()])
-            engine.memory.fill_garbage(kind="recycled", scale=scale, seed=seed)
-            requests = [to_request(chat, tokenizer) for chat in CHATS]
-            outputs: dict[str, list[int]] = {request.name: [] for request in requests}
-            for order, request in enumerate(requests):
-                changed = {"temperature": temperature, "max_tokens": 56, "seed": seed * 100 + order}
-                request.sampling = request.sampling.model_copy(update=changed)
-                engine.submit(request)
-            while engine.has_work:
-                for output in engine.step():
-                    outputs[output.name] += output.tokens
-            for request in requests:
-                line = {"prompt_tokens": list(request.prompt_tokens), "tokens": outputs[request.name], "first": 1}
-                lines.write(json.dumps(line | {"scale": scale, "temperature": temperature}) + "\n")
+
+def _split(text: str) -> list[str]:
+    return text.replace("\n", " ").split(" ")
+
+
+def text_merges(texts: Sequence[str]) -> NDArray[np.uint16]:
+    """Merges of a byte-level vocabulary of PIECES, two ids each, the alphabet's ids in its own order."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=PIECES, initial_alphabet=alphabet))
+    numbers: dict[str, int] = {name: number for number, name in enumerate(sorted(alphabet))}
+    merges = []
+    for merge in json.loads(made.to_str())["model"]["merges"]:
+        first, second = merge.split(" ") if isinstance(merge, str) else merge
+        merges.append((numbers[first], numbers[second]))
+        numbers[first + second] = len(numbers)
+    return np.array(merges, np.uint16)
+
+
+def write(out: Path, texts: Sequence[Text]) -> None:
+    vocabulary = Vocabulary.from_tokenizer(tokenizer())
+    classes = classes_of(vocabulary.pieces, vocabulary.special).astype(np.int64)
+    words, pairs = function_words(texts)
+    arrays: dict[str, Any] = {
+        "healthy": tables.levels(healthy_kinds(texts, classes)),
+        "salad": tables.levels(salad_kinds(classes)),
+        "words": np.frombuffer(" ".join(words).encode(), np.uint8),
+        "word_pairs": pairs,
+        "merges": text_merges([text.text for text in texts]),
+    }
+    np.savez_compressed(out, **arrays)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "estimate", "measure"))
-    parser.add_argument("out", type=Path, nargs="?", help="record: runs; estimate: detectors/transition_tables.py")
-    parser.add_argument("--model", type=Path, default=Path("~/.cache/checkengine/models/smollm2-135m").expanduser())
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--files", type=Path, nargs="*", default=[])
-    parser.add_argument("--runs", type=Path, nargs="*", default=[])
-    parser.add_argument("--seed", type=int, default=1000)
+    parser.add_argument("--data", type=Path, required=True, help="folder of public data")
+    parser.add_argument("--out", type=Path, default=Path(tables.__file__).with_name(tables.FILE))
     given = parser.parse_args()
-    if given.what == "record":
-        record(given.out, given.model, given.seed)
-        return
-    if given.data is None or not given.runs:
-        parser.error(f"{given.what} needs --data and --runs")
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(given.model)
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    texts, runs = healthy_texts(given.data, given.files, tokenizer), read_runs(given.runs)
-    if given.what == "estimate":
-        write(*estimate(texts, runs, vocabulary), given.out)
-    else:
-        print(json.dumps(measure(texts, runs, vocabulary), indent=2))
+    write(given.out, training_texts(DetectorOptions(given.data)))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from checkengine.detectors import (
     CallLoops,
-    SaladDetector,
+    SaladBatch,
     SaladTables,
     Script,
     ScriptSwitch,
@@ -27,8 +29,20 @@ def token_detector_figures(vocabulary: Vocabulary, text_tokens: Sequence[int]) -
     return [
         _figure("script turns", 1000, ScriptSwitch(latin).push, scripts),
         _figure("tool calls, no call in the text", 1500, CallLoops().push, pieces),
-        _figure("word salad", 3000, SaladDetector(SaladTables(vocabulary), latin).push, text),
+        _figure("word salad, one row a call", 20000, _salad(vocabulary), text),
     ]
+
+
+def _salad(vocabulary: Vocabulary) -> Callable[[int], object]:
+    batch = SaladBatch(SaladTables(vocabulary), threshold=float("inf"))
+    batch.compile()
+    slots, tokens = np.array([batch.open()], np.int64), np.zeros(1, np.int64)
+
+    def push(token: int) -> object:
+        tokens[0] = token
+        return batch.push(slots, tokens)
+
+    return push
 
 
 def _figure(name: str, target: float, push: Callable[[Any], object], items: Sequence[Any]) -> dict[str, Any]:

@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from checkengine.detectors.language import (
+        Expectation,
+        Identity,
+        LanguageLimits,
+        LanguageReader,
+        LanguageReading,
         Script,
         ScriptLimits,
         ScriptReading,
         ScriptSwitch,
+        expectation_of,
         expected_scripts,
+        identify,
         scripts_of,
     )
     from checkengine.detectors.logits import RowStats, compile_backend, row_stats, warm_up
     from checkengine.detectors.repetition import RepetitionLimits, RepetitionReading, RepetitionStreams, seq_rep_n
-    from checkengine.detectors.salad import SaladDetector, SaladLimits, SaladReading, SaladTables
+    from checkengine.detectors.salad import SaladBatch, SaladReading, SaladTables
     from checkengine.detectors.tool_calls import CallLimits, CallLoops, CallReading, ToolCall, ToolCallRecogniser
     from checkengine.detectors.vocabulary import Vocabulary
 
@@ -27,12 +34,16 @@ __all__ = [
     "CallLimits",
     "CallLoops",
     "CallReading",
+    "Expectation",
+    "Identity",
+    "LanguageLimits",
+    "LanguageReader",
+    "LanguageReading",
     "RepetitionLimits",
     "RepetitionReading",
     "RepetitionStreams",
     "RowStats",
-    "SaladDetector",
-    "SaladLimits",
+    "SaladBatch",
     "SaladReading",
     "SaladTables",
     "Script",
@@ -43,7 +54,9 @@ __all__ = [
     "ToolCallRecogniser",
     "Vocabulary",
     "compile_backend",
+    "expectation_of",
     "expected_scripts",
+    "identify",
     "row_stats",
     "scripts_of",
     "seq_rep_n",
@@ -51,10 +64,24 @@ __all__ = [
 ]
 
 _MODULES = {
-    "language": ("Script", "ScriptLimits", "ScriptReading", "ScriptSwitch", "expected_scripts", "scripts_of"),
+    "language": (
+        "Expectation",
+        "Identity",
+        "LanguageLimits",
+        "LanguageReader",
+        "LanguageReading",
+        "Script",
+        "ScriptLimits",
+        "ScriptReading",
+        "ScriptSwitch",
+        "expectation_of",
+        "expected_scripts",
+        "identify",
+        "scripts_of",
+    ),
     "logits": ("RowStats", "compile_backend", "row_stats", "warm_up"),
     "repetition": ("RepetitionLimits", "RepetitionReading", "RepetitionStreams", "seq_rep_n"),
-    "salad": ("SaladDetector", "SaladLimits", "SaladReading", "SaladTables"),
+    "salad": ("SaladBatch", "SaladReading", "SaladTables"),
     "tool_calls": ("CallLimits", "CallLoops", "CallReading", "ToolCall", "ToolCallRecogniser"),
     "vocabulary": ("Vocabulary",),
 }

@@ -123,7 +123,7 @@ class LanguageSettings(GuardSettings):
 class SaladSettings(GuardSettings):
     """Tokens that follow each other at random."""
 
-    evidence: float = Field(20.0, ge=6.0)
+    evidence: float = Field(24.0, ge=6.0)
     """Nats at which it counts. Four nats more make a false finding several times rarer and come four tokens later."""
 
 

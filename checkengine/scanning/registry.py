@@ -49,7 +49,7 @@ ENTRIES: dict[str, Entry] = {
     "sampler": Entry("sampler", steps=("sampler",)),
     "speculation": Entry("speculation", steps=("speculation",)),
     "stop": Entry("ignored_stop", steps=("ignored_stop",)),
-    "repetition": Entry("repetition", steps=("repetition",)),
+    "repetition": Entry("repetition", text="text_repetition:TextRepetitionGuard", steps=("repetition",)),
     "salad": Entry("salad", text="text_salad:SaladTextGuard", steps=("salad",)),
     "tool_calls": Entry(
         "tool_calls",

@@ -1,24 +1,43 @@
-"""Word salad told from tokens alone."""
+"""Word salad from token ids and from text."""
 
 from __future__ import annotations
 
+import json
 import os
-import time
-from itertools import pairwise
+import random
 from pathlib import Path
+from pydoc_data import topics
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models
 
-from checkengine.detectors import SaladDetector, SaladLimits, SaladTables, Script, Vocabulary, expected_scripts
-from checkengine.detectors.joins import WordJoins
-from checkengine.detectors.utf8 import Utf8Stream, Utf8Table
+from checkengine.detectors.salad import SaladBatch, SaladReading, SaladTables, TextPieces, text_tables, text_tokenizer
+from checkengine.detectors.salad import kernel as k
+from checkengine.detectors.salad.table import edges, mark_of, utf8_parts
+from checkengine.detectors.salad.tables import load_tables
+from checkengine.detectors.salad.token_classes import (
+    CLASSES,
+    FORMS,
+    RANKED,
+    TokenClass,
+    class_of,
+    classes_of,
+    in_order_of_frequency,
+)
+from checkengine.detectors.vocabulary import Vocabulary
+from checkengine.guards.settings import SaladSettings
 
 MODEL = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "checkengine/models/smollm2-135m"
 needs_model = pytest.mark.skipif(not (MODEL / "tokenizer.json").exists(), reason="the demo model is not here")
-LATIN = 1 << Script.LATIN
+EVIDENCE = SaladSettings().evidence
+TEXTS = [text for _, text in sorted(topics.topics.items())]
+SOURCES = [path.read_text() for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
+TABLES = text_tables()
+TOKENIZER = text_tokenizer()
+_C = TokenClass
 
 SALAD = [
     (
@@ -76,107 +95,25 @@ SALAD = [
 slot at each step in the first six (greedy), the one past the sequence's end in the others."""
 
 
-def trained() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    corpus = ["the quick brown fox jumps over the lazy dog while reading internationalisation notes, déjà vu"] * 5
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet))
-    return tokenizer
+def first_alarm(
+    tokens, tables=TABLES, prompt=(), threshold=EVIDENCE, entropies=None
+) -> tuple[int, SaladReading] | None:
+    batch = SaladBatch(tables, threshold, slots=1)
+    slot = batch.open(prompt)
+    for index, token in enumerate(tokens):
+        entropy = np.empty(0, np.float32) if entropies is None else np.array([entropies[index]], np.float32)
+        if len(batch.push(np.array([slot]), np.array([token]), entropy)):
+            return index, batch.reading(slot)
+    return None
 
 
-TOKENIZER = trained()
-VOCABULARY = Vocabulary.from_tokenizer(TOKENIZER)
-TABLES = SaladTables(VOCABULARY)
+def ids_of(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_special_tokens=False).ids
 
 
-def reading(tokens, tables=TABLES, expected=LATIN, **limits):
-    detector = SaladDetector(tables, expected, SaladLimits(**limits))
-    return next(((i, r) for i, t in enumerate(tokens, 1) if (r := detector.push(t)) is not None), None)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.text(alphabet="the quickbrownfxjmpsvlazydgnit é-'", max_size=60))
-def test_what_the_tokenizer_writes_never_has_a_strange_join(text):
-    joins, ids = WordJoins(VOCABULARY), TOKENIZER.encode(text).ids
-    assert all(joins.agree(a, b) for a, b in pairwise(ids))
-
-
-def test_pieces_that_the_tokenizer_would_cut_elsewhere_are_a_strange_join():
-    joins = WordJoins(VOCABULARY)
-    (begin,), (end,) = VOCABULARY.ids_of(" ov"), VOCABULARY.ids_of("er")
-    assert len(TOKENIZER.encode(" over").ids) == 1
-    assert not joins.agree(begin, end)
-    assert joins.agree(-1, end)
-    assert joins.agree(begin, 10**6)
-
-
-def test_a_tokenizer_that_is_not_byte_pair_has_no_strange_joins():
-    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    joins = WordJoins(Vocabulary.from_tokenizer(tokenizer))
-    assert not joins.available
-    assert joins.agree(0, 1)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.binary(min_size=1, max_size=4), max_size=12))
-def test_the_utf8_stream_reports_a_break_exactly_where_the_bytes_do_not_decode(pieces):
-    stream = Utf8Stream(Utf8Table(pieces))
-    broken = sum(stream.push(token) for token in range(len(pieces))) > 0
-    joined = b"".join(pieces)
-    try:
-        joined.decode()
-        assert not broken
-    except UnicodeDecodeError as error:
-        unfinished = error.reason == "unexpected end of data"
-        assert broken or unfinished or _overlong(joined)
-
-
-def _overlong(data: bytes) -> bool:
-    """A second byte that its lead byte forbids, split between tokens: the table does not look that far."""
-    return any(lead in (0xE0, 0xED, 0xF0, 0xF4) for lead in data)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(max_size=20), st.data())
-def test_valid_text_cut_anywhere_is_never_broken(text, data):
-    encoded = text.encode()
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(encoded)), max_size=8)))
-    pieces = [encoded[a:b] for a, b in zip([0, *cuts], [*cuts, len(encoded)], strict=True) if a < b]
-    stream = Utf8Stream(Utf8Table(pieces))
-    assert not any(stream.push(token) for token in range(len(pieces)))
-
-
-def test_each_kind_of_evidence_is_counted():
-    ids = {text: VOCABULARY.ids_of(text)[0] for text in (" ov", "er", " the", " fox", " quick")}
-    found = reading([ids[" the"], ids[" fox"], ids[" fox"], ids[" quick"], ids[" quick"], ids[" ov"], ids["er"]])
-    assert found is not None
-    assert (found[1].start, found[1].repeated_words, found[1].strange_joins) == (2, 2, 1)
-    (lead,) = [token for token, piece in enumerate(VOCABULARY.pieces) if piece == b"\xd0"]
-    found = reading([lead, ids[" the"], lead, ids[" the"]])
-    assert found is not None
-    assert found[1].broken_characters == 2
-    assert found[1].foreign_scripts == 1
-
-
-def test_a_refrain_counts_once_and_ordinary_text_takes_evidence_away():
-    (the,), (fox,) = VOCABULARY.ids_of(" the"), VOCABULARY.ids_of(" fox")
-    assert reading([the] * 400) is None
-    text = TOKENIZER.encode(" over the lazy dog while jumps brown").ids
-    assert reading([fox, fox, *(text * 8)] * 10) is None
-
-
-def test_each_kind_of_odd_space_counts_once_in_a_while():
-    (comma,), (letter,), (the,) = VOCABULARY.ids_of(","), VOCABULARY.ids_of("t"), VOCABULARY.ids_of(" the")
-    (opened,), (newline,) = VOCABULARY.ids_of("("), VOCABULARY.ids_of("\n")
-    assert reading([comma, letter] * 300) is None
-    found = reading([comma, letter, opened, the, newline, the])
-    assert found is not None
-    assert (found[1].start, found[1].odd_spaces) == (1, 3)
-
-
-def test_ids_outside_the_vocabulary_are_no_evidence_and_no_error():
-    assert reading([10**6, -5, 10**6, -5] * 50) is None
+def random_ids(size: int, seed: int, length: int = 64) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(size) for _ in range(length)]
 
 
 @pytest.fixture(scope="module")
@@ -188,12 +125,313 @@ def demo():
     return tokenizer, vocabulary, SaladTables(vocabulary)
 
 
+@pytest.mark.parametrize(
+    ("piece", "expected"),
+    [
+        (" a", _C.WORD_1),
+        (" the", _C.WORD_3),
+        (" responsible", _C.WORD_LONG),
+        ("ing", _C.PART_3),
+        ("The", _C.CAPITAL_PART),
+        (" I", _C.CAPITAL_LETTER_WORD),
+        ("HTTP", _C.UPPER_PART),
+        ("getValue", _C.MIXED),
+        ("'s", _C.CONTRACTION),
+        (" 42", _C.SPACED_DIGITS),
+        ('."', _C.SIGNS),
+        ("\n\n", _C.NEWLINE),
+        ("\n    ", _C.INDENT),
+        ("\xa0", _C.ODD_SPACE),
+        ("海", _C.OTHER_SCRIPT),
+        (" été", _C.ACCENTED_WORD),
+        ("😀", _C.SYMBOL),
+    ],
+)
+def test_a_token_is_classed_by_its_looks(piece, expected):
+    assert class_of(piece.encode()) is expected
+
+
+def test_rare_tokens_are_told_from_common_ones_of_the_same_looks():
+    classes = classes_of([b" word"] * 96)
+    assert [int(value) for value in sorted(set(classes.tolist()))] == [
+        _C.WORD_6,
+        len(TokenClass) + 2 * RANKED.index(_C.WORD_6),
+        len(TokenClass) + 2 * RANKED.index(_C.WORD_6) + 1,
+    ]
+    assert len(FORMS) == CLASSES
+
+
+def test_the_tables_hold_probabilities():
+    known = load_tables()
+    assert known.healthy.shape[1:] == (len(TokenClass), CLASSES)
+    np.testing.assert_allclose(known.healthy.sum(axis=2), 1)
+    np.testing.assert_allclose(known.salad.sum(axis=0), 1)
+    assert known.healthy.min() > 0
+    assert len(known.word_pairs) == len(known.words)
+
+
+def test_ids_in_no_order_of_frequency_are_not_read():
+    draw = random.Random(0)
+    pieces = [b"x" * draw.randrange(1, 12) for _ in range(400)]
+    assert not in_order_of_frequency(pieces)
+    tables = SaladTables(
+        Vocabulary.from_tokenizer(Tokenizer(models.WordLevel({"x" * (400 - n): n for n in range(400)}, "x")))
+    )
+    assert not tables.available
+    assert first_alarm(random_ids(400, 0, 500), tables) is None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet="the quickbrownfxjmpsvlazydgnit é-'", max_size=60))
+def test_what_the_tokenizer_writes_never_has_a_strange_join(text):
+    ids = np.array(ids_of(text), np.int64)
+    slots = np.zeros(len(ids), np.int64)
+    assert not TABLES.joins.strange(slots, ids, np.full((1, k.WHOLE_COLUMNS), -1, np.int64)).any()
+
+
+def test_pieces_that_the_tokenizer_would_cut_elsewhere_are_a_strange_join_known_the_second_time_too():
+    (begin,), (end,) = ids_of(" th"), ids_of("e")
+    assert len(ids_of(" the")) == 1
+    wholes = np.full((1, k.WHOLE_COLUMNS), -1, np.int64)
+    for _ in range(2):
+        found = TABLES.joins.strange(np.zeros(2, np.int64), np.array([begin, end]), wholes)
+        assert found.tolist() == [0, 1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(min_size=1, max_size=6))
+def test_a_piece_of_a_character_tells_what_it_continues_and_what_it_leaves_open(piece):
+    leading, more, end = utf8_parts(piece)
+    assert 0 <= leading <= len(piece)
+    assert more == (leading < len(piece))
+    if end == 0:
+        piece[leading:].decode("utf-8")
+
+
+def test_broken_characters_are_marks_and_whole_ones_are_not():
+    whole = [TOKENIZER.token_to_id(character) for character in TOKENIZER.encode("Ж", add_special_tokens=False).tokens]
+    assert len(whole) >= 1
+    lead = next(token for token, piece in enumerate(pieces_of()) if piece == b"\xd0")
+    the = ids_of(" the")[0]
+    found = first_alarm([lead, the, lead, the, lead, the], threshold=10.0)
+    assert found is not None
+    assert found[1].marks > 0
+    assert first_alarm(ids_of("Жизнь прекрасна и удивительна. " * 4), threshold=10.0) is None
+
+
+def pieces_of() -> tuple[bytes, ...]:
+    return Vocabulary.from_tokenizer(TOKENIZER).pieces
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [
+        (b"<|reserved_special_token_12|>", k.RESERVED),
+        (b"[control_555]", k.RESERVED),
+        (b"<SPECIAL_23>", k.RESERVED),
+        (b"<unk>", k.RESERVED),
+        (b"<|im_start|>", k.CONTROL),
+        (b"[INST]", k.CONTROL),
+        (b"<repo_name>", k.CONTROL),
+        (b"<|im_end|>", 0),
+        (b"<think>", 0),
+        (b"<tool_call>", 0),
+        (b"<|start_of_thinking|>", 0),
+        (b"<|channel|>", 0),
+    ],
+)
+def test_a_special_token_tells_as_much_as_its_name_does(name, mark):
+    assert mark_of(name) == mark
+
+
+@needs_model
+def test_control_tokens_that_leak_are_found_and_the_end_of_the_turn_is_none(demo):
+    tokenizer, _, tables = demo
+    words = tokenizer("The ship leaves the harbour at noon and comes back before it is dark.")["input_ids"]
+    leaking = [
+        token for at, token in enumerate(words * 4) for token in ([token] if at % 7 else [token, 1 + at % 4 * 2])
+    ]
+    assert [token for token in leaking if token in (1, 3, 5, 7)]
+    found = first_alarm(leaking[:64], tables)
+    assert found is not None
+    assert found[1].marks >= found[1].transitions
+    assert first_alarm([*words, 2, *words, 2], tables) is None
+
+
+FUNCTION_WORDS = {
+    "en": "the of and to in a is that for it as with on at by from or an be this have not are was",
+    "de": "der die und in zu den das von mit sich des auf für ist im dem nicht ein eine als auch an werden aus",
+    "es": "de la que el en y a los se del las un por con no una su para es al lo como más o",
+    "fr": "de la le et les des en un du une que est pour qui dans a par plus au sur se ne pas",
+}
+
+
+@pytest.mark.parametrize("language", FUNCTION_WORDS)
+def test_function_words_without_sense_are_found_within_64_tokens(language):
+    words, found = FUNCTION_WORDS[language].split(), 0
+    for seed in range(20):
+        draw = random.Random(seed)
+        found += first_alarm(ids_of("".join(" " + draw.choice(words) for _ in range(80)))[:64]) is not None
+    assert found >= 19
+
+
+FOREIGN = {
+    "russian": ("эксперимент", "дорога", "успех"),
+    "japanese": ("実験結果", "天気予報", "自動車"),
+    "greek": ("πείραμα", "δρόμος", "αυτοκίνητο"),
+    "arabic": ("تجربة", "طريق", "سيارة"),
+    "hindi": ("प्रयोग", "सड़क", "गाड़ी"),
+    "korean": ("실험이", "도로가", "자동차"),
+    "mixed": ("эксперимент", "実験結果", "πείραμα"),
+}
+SENTENCES = (
+    "The {} of the study was better than all of us had hoped for.",
+    "We then went on to the next part of the plan.",
+    "It is not clear why the {} has grown so fast.",
+    "Most people agree that more work is needed.",
+    "After lunch the whole {} was moved to another room near the stairs.",
+    "The rest of the day was quiet and all went home.",
+)
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_one_foreign_word_in_every_other_sentence_is_found(kind):
+    text = " ".join(SENTENCES)
+    for word in FOREIGN[kind]:
+        text = text.replace("{}", word, 1)
+    found = first_alarm(ids_of(text))
+    assert found is not None
+    assert found[1].marks > found[1].transitions
+
+
+def test_the_same_foreign_name_again_and_again_is_no_salad():
+    assert first_alarm(ids_of(" ".join(SENTENCES * 3).replace("{}", "эксперимент"))) is None
+
+
+def test_foreign_words_in_quotes_or_in_a_prompt_of_their_script_are_no_salad():
+    def told(write, prompt=""):
+        text = " ".join(SENTENCES)
+        for word in ("эксперимент", "дорога", "успех"):
+            text = text.replace("{}", write(word), 1)
+        return first_alarm(ids_of(text), prompt=ids_of(prompt))
+
+    assert told(lambda word: word) is not None
+    assert told(lambda word: f"word “{word}”") is None
+    assert told(lambda word: word, prompt="Объясни слова.") is None
+    assert told(lambda word: f"angle {word[0]}") is None
+
+
+def test_random_ids_are_salad_within_64_tokens_of_any_vocabulary():
+    delays = [found[0] for seed in range(40) if (found := first_alarm(random_ids(len(TABLES), seed), TABLES))]
+    assert len(delays) >= 38
+
+
 @needs_model
 @pytest.mark.parametrize("case", range(len(SALAD)))
-def test_salad_of_the_demo_model_is_caught_within_40_tokens(demo, case):
+def test_salad_of_the_demo_model_is_caught(demo, case):
+    tokenizer, _, tables = demo
     prompt, tokens = SALAD[case]
-    ids = [int(token) for token in tokens.split()]
-    assert reading(ids, demo[2], expected_scripts(prompt)) is not None
+    chat = [{"role": "user", "content": prompt}]
+    asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert first_alarm([int(token) for token in tokens.split()], tables, asked, threshold=12.0) is not None
+
+
+def test_the_evidence_begins_where_the_text_turns_to_salad():
+    starts = []
+    for seed, text in enumerate(TEXTS[1:60:2]):
+        ids = ids_of(text)[:120]
+        if len(ids) == 120 and (found := first_alarm(ids[64:] + random_ids(len(TABLES), seed), prompt=ids[:64])):
+            assert found[0] >= 56
+            starts.append(found[1].start)
+    assert len(starts) >= 10
+    assert abs(float(np.median(starts)) - 56) <= 3
+
+
+def test_high_entropy_speeds_an_alarm_up_and_makes_none_by_itself():
+    ids = random_ids(len(TABLES), 5)
+    (late, _), (early, reading) = first_alarm(ids), first_alarm(ids, entropies=[8.0] * 64)
+    assert early < late
+    assert reading.logits > 0
+    text = ids_of(TEXTS[3])[:200]
+    assert first_alarm(text, entropies=[9.0] * len(text)) is None
+
+
+def test_the_baseline_of_entropy_follows_the_model():
+    batch = SaladBatch(TABLES, slots=4)
+    slots = np.array([batch.open() for _ in range(4)])
+    ids = np.array(ids_of(TEXTS[3])[:400])
+    for at in range(0, len(ids) - 4, 4):
+        batch.push(slots, ids[at : at + 4], np.full(4, 3.0, np.float32))
+        batch.push(slots, ids[at : at + 4], np.full(4, np.nan, np.float32))
+    assert 1.1 < batch.baseline[0] < 3.0
+
+
+def test_odd_structure_that_repeats_is_no_salad():
+    for seed in range(5):
+        assert first_alarm(random_ids(len(TABLES), seed, 3) * 200) is None
+
+
+def test_a_row_of_several_tokens_is_read_like_so_many_steps():
+    ids = np.array(random_ids(len(TABLES), 3))
+    one, many = SaladBatch(TABLES, float("inf")), SaladBatch(TABLES, float("inf"))
+    slot, other = one.open(), many.open()
+    for token in ids:
+        one.push(np.array([slot]), np.array([token]))
+    for at in range(0, len(ids), 5):
+        many.push(np.full(len(ids[at : at + 5]), other), ids[at : at + 5])
+    assert one.reading(slot) == many.reading(other)
+
+
+def test_slots_are_handed_on_clean_and_more_are_made_when_all_are_taken():
+    batch = SaladBatch(TABLES, float("inf"), slots=2)
+    slots = [batch.open() for _ in range(9)]
+    assert len(set(slots)) == 9
+    for token in random_ids(len(TABLES), 1):
+        batch.push(np.array([slots[4]]), np.array([token]))
+    assert batch.reading(slots[4]).evidence > 0
+    batch.close(slots[4])
+    assert batch.open() == slots[4]
+    assert batch.reading(slots[4]).evidence == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-(2**40), 2**40), max_size=80), st.lists(st.integers(-5, 20000), max_size=80))
+def test_any_ids_at_all_leave_the_evidence_finite(prompt, tokens):
+    batch = SaladBatch(TABLES, float("inf"), slots=1)
+    slot = batch.open(prompt)
+    batch.push(np.full(len(tokens), slot, np.int64), np.array(tokens, np.int64))
+    reading = batch.reading(slot)
+    assert 0.0 <= reading.evidence < 20.0 * (len(tokens) + 1)
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.text(alphabet=st.sampled_from("ab é海\ud800\x00\n\t.(-A1"), max_size=700)
+    | st.text(alphabet="ab", min_size=500, max_size=700),
+    st.lists(st.integers(0, 700), max_size=12),
+)
+def test_splitting_a_text_anywhere_changes_no_token(text, places):
+    def read(pieces):
+        stream = TextPieces()
+        found = [part for piece in pieces for part in stream.push(piece)] + list(stream.end())
+        return [ids for part, _ in found for ids in part], [at for _, part in found for at in part]
+
+    places = sorted(min(place, len(text)) for place in places)
+    assert read([text]) == read(cut(text, places))
+
+
+def test_the_characters_of_tokens_are_those_of_the_text():
+    text = "A first word, then 海 and a second line\nwith more. " * 30
+    stream = TextPieces()
+    found = [*stream.push(text[:100]), *stream.push(text[100:]), *stream.end()]
+    ids = [token for part, _ in found for token in part]
+    places = [at for _, part in found for at in part]
+    assert ids == TOKENIZER.encode(text, add_special_tokens=False).ids
+    assert places == [first for first, _ in TOKENIZER.encode(text, add_special_tokens=False).offsets]
 
 
 HEALTHY = {
@@ -219,32 +457,105 @@ HEALTHY = {
 }
 
 
+HEALTHY |= {
+    "japanese": "進撃の巨人は諫山創による日本の漫画作品。カタカナとひらがなと漢字が混ざる文章です。" * 4,
+    "translation table": "\n".join(
+        f"| {a} | {b} | {c} |"
+        for a, b, c in [("water", "вода", "水"), ("fire", "огонь", "火"), ("air", "воздух", "空気")] * 6
+    ),
+    "vocabulary list": "water: вода (voda), Wasser, eau, agua; fire: огонь (ogon), Feuer, feu, fuego; " * 4,
+    "phonetics": "The word thought is /θɔːt/, through is /θruː/ and though is /ðəʊ/ in IPA; [ˈlæŋɡwɪdʒ] is language. "
+    * 3,
+    "chemistry": "2-amino-3-(4-hydroxyphenyl)propanoic acid, (2S,3R)-2-amino-3-hydroxybutanoic acid and "
+    "N-(4-hydroxyphenyl)acetamide; CC(=O)NC1=CC=C(C=C1)O; C8H9NO2 melts at 169 °C. " * 3,
+    "formulae": r"\\frac{\\partial^2 u}{\\partial t^2} = c^2 \\nabla^2 u, where \\alpha \\in \\mathbb{R} and ∑ α_i β_i ≤ γ. "
+    * 4,
+    "hexadecimal": "deadbeef cafebabe 0x1f 0x2a ff00aa 12ab34cd 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822c " * 4,
+    "greek letters in prose": "The angle α is larger than β if the ratio of γ to δ is above the limit that ε sets. "
+    * 4,
+    "russian with english words": "Мы используем Python и Docker, а затем deploy через GitHub Actions в production. "
+    * 6,
+    "chinese with english words": "我们使用 Python 和 Docker 来部署 service，然后在 production 环境中 monitor 日志。"
+    * 6,
+    "names of people": ", ".join(
+        f"{a} {b}"
+        for a, b in zip(
+            [
+                "Aaliyah",
+                "Björn",
+                "Chiamaka",
+                "Dmitri",
+                "Eilidh",
+                "Farrukh",
+                "Guðrún",
+                "Hyun-woo",
+                "Ikechukwu",
+                "Jorge",
+                "Kaveh",
+                "Lwazi",
+            ]
+            * 4,
+            [
+                "Nguyễn",
+                "O'Brien",
+                "Papadopoulos",
+                "Quispe",
+                "Rasmussen",
+                "Szymański",
+                "Thiruvengadam",
+                "Ueda",
+                "Vaszary",
+                "Wójcik",
+                "Xiong",
+                "Ypma",
+            ]
+            * 4,
+            strict=True,
+        )
+    ),
+    "call of tools": '<tool_call>{"name": "get_weather", "arguments": {"city": "Zürich", "unit": "celsius"}}</tool_call>\n'
+    * 6,
+    "assembly": "mov eax, dword ptr [ebp-4]\n  xor ebx, ebx\n  call sub_401000\n  jz short loc_40102A\n" * 8,
+    "regular expressions": r"^(?:[a-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*)@(?:[a-z0-9-]+\\.)+[a-z]{2,}$ "
+    * 3,
+    "latin verse": "Arma virumque cano, Troiae qui primus ab oris\nItaliam, fato profugus, Laviniaque venit litora. "
+    * 3,
+    "haskell": "foldr (\\\\x acc -> if even x then x : acc else acc) [] . map (*2) $ zipWith3 f xs ys zs\n" * 6,
+    "log": "2026-11-30T15:12:46Z ERROR [worker-3] c.e.Pool - timeout after 3000ms id=7f3a-22 path=/v1/chat retry=2\n"
+    * 6,
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_text_with_hard_tokens_is_no_salad(name):
+    assert first_alarm(ids_of(HEALTHY[name])) is None
+
+
 @needs_model
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_text_with_hard_tokens_is_no_salad(demo, name):
+def test_nor_is_it_in_the_demo_models_tokens(demo, name):
     tokenizer, _, tables = demo
-    assert reading(tokenizer(HEALTHY[name])["input_ids"], tables) is None
+    assert first_alarm(tokenizer(HEALTHY[name])["input_ids"], tables) is None
 
 
-@needs_model
-def test_source_code_of_the_standard_library_is_no_salad(demo):
-    tokenizer, _, tables = demo
-    for name in ("json/decoder.py", "textwrap.py", "enum.py", "heapq.py"):
-        source = (Path(os.__file__).parent / name).read_text()[:20_000]
-        ids = tokenizer(source)["input_ids"]
-        for first in range(0, len(ids), 500):
-            found = reading(ids[first : first + 500], tables, expected_scripts(source))
-            assert found is None, (name, found, tokenizer.decode(ids[first : first + found[0]])[-200:])
+def test_documentation_and_source_code_pass():
+    texts = [*TEXTS, *SOURCES]
+    encoded = TOKENIZER.encode_batch([text[:8000] for text in texts])
+    batch = SaladBatch(TABLES, EVIDENCE)
+    alarms = tokens = 0
+    for encoding in encoded:
+        for first in range(0, len(encoding.ids), 512):
+            ids = np.array(encoding.ids[first : first + 512])
+            slot = batch.open()
+            alarms += len(batch.push(np.full(len(ids), slot), ids))
+            batch.close(slot)
+            tokens += len(ids)
+    assert tokens > 300_000
+    assert alarms == 0
 
 
-def test_a_token_costs_microseconds():
-    """Loose: it is to find an accident such as encoding at every token, on a machine that is busy."""
-    ids = TOKENIZER.encode("the quick brown fox jumps over the lazy dog " * 500).ids
-    detector = SaladDetector(TABLES, LATIN)
-    best = float("inf")
-    for _ in range(3):
-        began = time.process_time()
-        for token in ids:
-            detector.push(token)
-        best = min(best, (time.process_time() - began) / len(ids))
-    assert best < 20e-6
+def test_bits_of_a_piece_tell_letters_blanks_and_characters_cut():
+    assert edges(b" the")[0] & (k.BEGINS_SPACE | k.ENDS_LETTER | k.SMALL) == k.BEGINS_SPACE | k.ENDS_LETTER | k.SMALL
+    assert edges(b" ")[0] & k.BLANK
+    assert not edges(b"The")[0] & k.SMALL
+    assert edges(b" \xe5\xae")[0] & k.BEGINS_SPACE

@@ -15,9 +15,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.build import build_guards
+from checkengine.guards.finding import Severity
 from checkengine.guards.salad import SaladGuard
 from checkengine.guards.settings import GuardsSettings, SaladSettings
 from checkengine.guards.step import SequenceStart
+from checkengine.guards.text import TextFinding, TextStart
+from checkengine.guards.text_salad import SaladTextGuard
 
 MODEL = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "checkengine/models/smollm2-135m"
 needs_model = pytest.mark.skipif(not (MODEL / "tokenizer.json").exists(), reason="the demo model is not here")
@@ -52,9 +55,16 @@ def test_salad_is_one_finding_that_begins_where_the_answer_turned(tokenizer, voc
     (finding,) = drive(guard, text[100:200] + salad(vocabulary))
     assert finding.kind == "text.salad"
     assert 95 <= finding.token <= 110
-    assert finding.step < 100 + 40
-    assert finding.evidence["evidence_nats"] >= 16.0
-    assert set(finding.evidence) == {"evidence_nats", "tokens"}
+    assert finding.step < 100 + 50
+    assert finding.evidence["evidence_nats"] >= SaladSettings().evidence
+    assert set(finding.evidence) == {
+        "evidence_nats",
+        "tokens",
+        "transition_nats",
+        "mark_nats",
+        "word_nats",
+        "logit_nats",
+    }
 
 
 def test_salad_is_placed_in_the_whole_output_where_the_guard_came_in_late(vocabulary, drive):
@@ -76,7 +86,7 @@ def test_sequences_of_one_batch_are_tested_apart(tokenizer, vocabulary, step_of)
 def test_a_higher_setting_asks_for_more_evidence(vocabulary, drive):
     steps = [
         drive(SaladGuard(SaladSettings(evidence=evidence), vocabulary), salad(vocabulary))[0].step
-        for evidence in (8.0, 16.0, 24.0)
+        for evidence in (8.0, 18.0, 28.0)
     ]
     assert steps == sorted(set(steps))
 
@@ -86,7 +96,8 @@ def test_nothing_is_kept_of_a_sequence_that_is_over(vocabulary, drive):
     guard.begin(SequenceStart(1, "a"))
     drive(guard, salad(vocabulary, 5))
     guard.forget("a")
-    assert [value for value in vars(guard).values() if isinstance(value, dict)] == [{}, {}]
+    assert [value for value in vars(guard).values() if isinstance(value, dict)] == [{}, {}, {}]
+    assert len(guard._batch._free) == len(guard._batch._whole)
 
 
 def test_a_vocabulary_without_order_is_not_judged(vocabulary_of, drive):
@@ -144,3 +155,39 @@ def test_an_off_by_one_read_of_the_demo_model_is_found_within_32_tokens_and_its_
     found = [finding for name, tokens in outputs.items() for finding in drive(guard, tokens, sequence=name)]
     assert [(finding.kind, finding.sequence) for finding in found] == [("text.salad", "article")]
     assert found[0].token <= 8
+
+
+def test_several_tokens_of_a_step_are_read_in_order(vocabulary, step_of):
+    guard, bad = SaladGuard(SaladSettings(), vocabulary), salad(vocabulary)
+    found = [
+        finding
+        for at in range(0, 80, 4)
+        for finding in guard.observe(step_of({"good": [], "bad": bad[at : at + 4]}, step=at, before=at))
+    ]
+    assert [finding.sequence for finding in found] == ["bad"]
+
+
+def test_a_text_is_read_the_same_whole_and_in_pieces_and_its_salad_is_placed():
+    good = " ".join(TEXTS[5].split())[:1500]
+    bad = "".join(random.Random(2).choice(BROKEN.split(" ")) for _ in range(60))
+    text = f"{good} {bad}"
+
+    def read(size: int) -> list[TextFinding]:
+        guard = SaladTextGuard(TextStart("a", prompt="Explain it."))
+        found = [found for at in range(0, len(text), size) for found in guard.push(text[at : at + size])]
+        return found + list(guard.end())
+
+    whole, pieces = read(len(text)), read(3)
+    assert whole == pieces
+    (finding,) = whole
+    assert (finding.kind, finding.severity) == ("text.salad", Severity.ERROR)
+    assert len(good) - 30 <= finding.at["char"] <= len(good) + 60
+
+
+BROKEN = "makingBreak TYYbending Bonesie) 00 vsSof)• inno?ss phalt!s +orIteo it's** \nHev'** cakiteiche-b. ern also,a# wis -3\n1.0 bons"
+
+
+@pytest.mark.parametrize("text", ["\ud800" * 50, "\x00" * 5000, "", "a" * 100_000, "\U0010ffff" * 300, " " * 4000])
+def test_any_text_at_all_is_read_without_an_error(text):
+    guard = SaladTextGuard(TextStart("a", prompt=text[:100]))
+    assert [*guard.push(text), *guard.end()] == []

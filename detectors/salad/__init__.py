@@ -1,0 +1,7 @@
+"""Word salad: tokens that follow each other as in no healthy text, whatever the vocabulary."""
+
+from checkengine.detectors.salad.batch import SaladBatch, SaladReading, scan_texts
+from checkengine.detectors.salad.pieces import TextPieces, text_tables, text_tokenizer
+from checkengine.detectors.salad.table import SaladTables
+
+__all__ = ["SaladBatch", "SaladReading", "SaladTables", "TextPieces", "scan_texts", "text_tables", "text_tokenizer"]

@@ -1,0 +1,54 @@
+"""The tables of this package, from `tables.npz`: counted, never written by hand, and no text is in them but words.
+
+`python -m checkengine.benchmarks.salad_tables` makes the file; numbers are logarithms of probabilities.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkengine.detectors.salad.token_classes import CLASSES, TokenClass
+
+STEPS_PER_NAT = 4
+FILE = "tables.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    healthy: NDArray[np.float64]
+    """P of a class behind a form, shape (kinds, forms, CLASSES): kinds of healthy text."""
+    salad: NDArray[np.float64]
+    """P of a class, shape (CLASSES, kinds): salad of strong and of weak corruption."""
+    words: tuple[str, ...]
+    """Function words of fifteen languages."""
+    word_pairs: NDArray[np.uint8]
+    """Two bits a pair, at 2 · (b & 3) of [a, b >> 2]: 0 where word b follows word a in healthy text of any of the
+    languages, 1 where it never did but would be rare anyway, 2 where healthy text avoids it."""
+    merges: NDArray[np.int64]
+    """Of the byte-pair vocabulary that text without token ids is read with: two ids each, in order of rank."""
+
+
+@cache
+def load_tables() -> Tables:
+    content = resources.files(__package__).joinpath(FILE).read_bytes()
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        healthy = probabilities(file["healthy"]).reshape(-1, len(TokenClass), CLASSES)
+        salad = probabilities(file["salad"]).reshape(CLASSES, -1)
+        words = tuple(file["words"].tobytes().decode().split())
+        pairs, merges = file["word_pairs"], file["merges"].astype(np.int64)
+    return Tables(healthy / healthy.sum(axis=2, keepdims=True), salad / salad.sum(axis=0), words, pairs, merges)
+
+
+def probabilities(levels: NDArray[np.uint8]) -> NDArray[np.float64]:
+    known: NDArray[np.float64] = np.exp(-levels.astype(np.float64) / STEPS_PER_NAT)
+    return known
+
+
+def levels(known: NDArray[np.float64]) -> NDArray[np.uint8]:
+    return np.clip(np.round(-STEPS_PER_NAT * np.log(known)), 0, 63).astype(np.uint8)

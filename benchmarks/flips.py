@@ -1,7 +1,7 @@
 """Exponent bits flipped in logits and hidden states of SmolLM2: what the guards of a step's numbers find.
 
 A flip counts where it changes the greedy token. Honest rows are real generations. For the simulation whole traces are
-drawn with replacement, and each reading beyond its 98 % quantile is drawn anew from a generalised Pareto tail with the
+drawn with replacement, and each reading beyond its 95 % quantile is drawn anew from a generalised Pareto tail with the
 mean excess measured. Its shape is 0 (exponential) or, where it is heavier than that by a standard error, the measured
 one less that error: traces keep their order, and no tail is lighter than exponential, though most real ones are.
 """
@@ -27,7 +27,7 @@ from checkengine.guards.uniform import UniformGuard
 BATCH = 32
 AT_ONCE = 64
 """Flips that one forward pass tries, a row each."""
-BEGIN_OF_TAIL = 0.98
+BEGIN_OF_TAIL = 0.95
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -133,7 +133,7 @@ def forward(model: Any, ids: torch.Tensor, cache: Any, **more: Any) -> Any:
     return model(ids, use_cache=True, logits_to_keep=1, **{name: cache}, **more)
 
 
-def taught_guard(honest: Honest, passes: int = 2) -> tuple[MagnitudeGuard, int]:
+def taught_guard(honest: Honest, passes: int = 6) -> tuple[MagnitudeGuard, int]:
     """A guard that has seen the honest rows, and how many of them it found something in."""
     guard = MagnitudeGuard(MagnitudeSettings())
     found = 0
@@ -217,12 +217,14 @@ def logit_flips(
     others = np.where(hit, stats.runner_up[index], stats.maximum[index])
     nonfinite = ~np.isfinite(value)
     changed = nonfinite | np.where(hit, value < others, value > others)
+    with np.errstate(invalid="ignore"):
+        margin = np.abs(value - others)
     after = RowStats(
         "full",
         nonfinite=nonfinite[changed],
         maximum=np.fmax(value, others)[changed],
         minimum=np.fmin(value, stats.minimum[index])[changed],
-        margin=np.abs(value - others)[changed],
+        margin=margin[changed],
     )
     return found_rows(guard, after), bit.numpy()[changed]
 

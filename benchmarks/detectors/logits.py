@@ -75,7 +75,7 @@ def flip_figures() -> Figures:
         guard, false = flips.taught_guard(honest)
         rows = sum(map(len, honest.stats))
         found = [
-            figure("magnitude.false.real", false, f"findings on {rows} honest rows, twice", 0),
+            figure("magnitude.false.real", false, f"findings on {rows} honest rows, six times over", 0),
             figure("magnitude.false.simulated", flips.simulated_findings(honest, 1_000_000), "per 10^6 rows", 1),
         ]
         for dtype in (torch.float32, torch.bfloat16, torch.float16):

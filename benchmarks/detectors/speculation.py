@@ -25,7 +25,7 @@ def figures(options: DetectorOptions) -> list[dict[str, Any]]:
     sequences = 500 if options.quick else 10_000
     random = np.random.default_rng(0)
     return [
-        false_figure(random, sequences),
+        *false_figures(random, sequences),
         *(delay_figure(random, name, before, after) for name, before, after in CASES),
         cost_figure(20 if options.quick else 200),
     ]
@@ -44,9 +44,10 @@ def accepted(random: np.random.Generator, rate: NDArray[np.float64]) -> NDArray[
     return found
 
 
-def false_figure(random: np.random.Generator, sequences: int) -> dict[str, Any]:
-    """Mean rate 0.7 (Beta(14, 6)), wandering by 0.15 logits a step and pulled back."""
-    told = np.zeros(sequences, np.bool_)
+def false_figures(random: np.random.Generator, sequences: int) -> list[dict[str, Any]]:
+    """Mean rate 0.7 (Beta(14, 6)), wandering by 0.15 logits a step and pulled back. A few sequences have a rate of
+    their own so low that the field's threshold for the length tells them."""
+    low, changed = np.zeros(sequences, np.bool_), np.zeros(sequences, np.bool_)
     counts = AcceptanceCounts()
     counts.clear(sequences)
     own = random.beta(14, 6, sequences)
@@ -55,8 +56,13 @@ def false_figure(random: np.random.Generator, sequences: int) -> dict[str, Any]:
     for _ in range(STEPS):
         logit += 0.05 * (centre - logit) + 0.15 * random.standard_normal(sequences)
         for index, reading in counts.add(slots, proposed, accepted(random, 1 / (1 + np.exp(-logit)))):
-            told[index] |= reading.kind is not Acceptance.HIGH
-    return figure("speculation.false", int(told.sum()), f"of {sequences} honest sequences of ~800 tokens", 0)
+            low[index] |= reading.kind is Acceptance.LOW
+            changed[index] |= reading.kind in (Acceptance.FALLEN, Acceptance.RISEN)
+    unit = f"of {sequences} honest sequences of ~{STEPS * 2} tokens"
+    return [
+        figure("speculation.false, length below 1.4", int(low.sum()), unit, 0),
+        figure("speculation.false, fallen or risen", int(changed.sum()), unit, 0),
+    ]
 
 
 def delay_figure(random: np.random.Generator, name: str, before: float, after: float) -> dict[str, Any]:

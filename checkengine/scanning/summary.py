@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+
 from checkengine.scanning.scan import Totals
+
+WIDTH = 120
 
 
 def one_line_summary(totals: Totals) -> str:
     """For example: 1,200 records, 3 findings, 1 bad line, 2.1 s (571 records/s, 0.3 MB/s)."""
     seconds = max(totals.seconds, 1e-9)
-    parts = [f"{totals.records:,} records", f"{totals.findings.total():,} findings"]
-    parts += [f"{totals.bad:,} bad lines"] if totals.bad else []
-    parts += [f"{totals.failures.total():,} guard failures"] if totals.failures else []
+    parts = [_counted(totals.records, "record"), _counted(totals.findings.total(), "finding")]
+    parts += [_counted(totals.bad, "bad line")] if totals.bad else []
+    parts += [_counted(totals.failures.total(), "guard failure")] if totals.failures else []
     speed = f"{totals.records / seconds:,.0f} records/s, {totals.bytes / seconds / 1e6:.1f} MB/s"
     return f"{', '.join(parts)}, {seconds:.1f} s ({speed})"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def print_summary(totals: Totals) -> None:
@@ -32,4 +40,5 @@ def print_summary(totals: Totals) -> None:
         table.add_row(guard, kind, severity, f"{count:,}", f"{read:,}", each, f"{totals.failures[guard]:,}")
     shapes = ", ".join(f"{count:,} {shape}" for shape, count in sorted(totals.shapes.items()))
     table.caption = f"{shapes or 'no records'}; {totals.lines:,} lines, {totals.bad:,} bad"
-    Console(stderr=True).print(table)
+    # In a file nothing need be cut to the width of a terminal that is not there.
+    Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH).print(table)

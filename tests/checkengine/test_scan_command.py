@@ -202,7 +202,7 @@ class TestFindings:
         assert len(found(result)) == 1
         assert f"{path}:1: not JSON" in result.stderr
         assert f"{path}:3: none of completion" in result.stderr
-        assert "1 records, 1 findings, 2 bad lines" in result.stderr
+        assert "1 record, 1 finding, 2 bad lines" in result.stderr
         assert result.exit_code == 0
 
     def test_a_scan_in_which_every_line_was_bad_is_exit_code_two(self, tmp_path: Path) -> None:

@@ -223,6 +223,7 @@ class StepScope:
         "_enabled",
         "_final",
         "_findings",
+        "_hidden",
         "_record",
         "_scores",
         "_shim",
@@ -240,6 +241,7 @@ class StepScope:
         self._scores: torch.Tensor | None = None
         self._version = 0
         self._final = False
+        self._hidden: torch.Tensor | None = None
         self._findings: list[Finding] = []
         self._actions: list[Action] = []
         self._cpu = 0
@@ -276,6 +278,11 @@ class StepScope:
         truncation; shape as `logits`, row-aligned with it. Between `logits` and `tokens`; not needed."""
         self._scores, self._version, self._final = scores, version_of(scores), True
 
+    def hidden(self, hidden: torch.Tensor) -> None:
+        """Residual stream of the sampling rows in front of the final norm, (rows, hidden size) in CPU memory: the
+        magnitude guard then sees flipped bits that the norm hides. Before `tokens`; not needed."""
+        self._hidden = hidden
+
     def tokens(self, tokens: NDArray[np.int32]) -> list[Action]:
         """Tokens sampled for the sampling rows, shape (rows,); returns what is to be done before they are committed."""
         if not self._enabled:
@@ -295,7 +302,7 @@ class StepScope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._shim.cpu_seconds += self._cpu * 1e-9
-        self._scores = None
+        self._scores = self._hidden = None
         if self._enabled:
             self._shim._telling.run(self._publish)
 
@@ -342,6 +349,7 @@ class StepScope:
             stats=self._stats,
             prompt_lengths=rows.prompts,
             output_lengths=known - rows.prompts,
+            hidden=self._rows_in_cpu_memory(self._hidden, len(handles)),
             scores=scores,
             scores_final=self._final,
             redraw=None if scores is None or self._final else self._redraw(rows.names, scores),
@@ -350,9 +358,13 @@ class StepScope:
 
     def _unchanged_scores(self, rows: int) -> torch.Tensor | None:
         """In CPU memory only: reading a device would wait for it (design rule 5)."""
-        scores = self._scores
-        fits = scores is not None and scores.device.type == "cpu" and scores.ndim == 2 and len(scores) == rows
-        return scores if fits and version_of(scores) == self._version else None
+        scores = self._rows_in_cpu_memory(self._scores, rows)
+        return scores if scores is not None and version_of(scores) == self._version else None
+
+    @staticmethod
+    def _rows_in_cpu_memory(matrix: torch.Tensor | None, rows: int) -> torch.Tensor | None:
+        fits = matrix is not None and matrix.device.type == "cpu" and matrix.ndim == 2 and len(matrix) == rows
+        return matrix if fits else None
 
     def _redraw(self, names: tuple[str, ...], scores: torch.Tensor) -> Callable[[int], int] | None:
         redraw = getattr(self._shim.adapter, "redraw", None)

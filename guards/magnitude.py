@@ -41,7 +41,7 @@ class MagnitudeGuard(ReportsOnce):
         if step.stats is not None and len(step.stats):
             found += self._read_logits(step, step.stats)
         if step.hidden is not None and len(step.hidden):
-            found += self._read_hidden(step, step.hidden.float().numpy())
+            found += self._read_hidden(step, step.hidden.detach().float().numpy())
         return present(found) if found else NO_FINDINGS
 
     def _read_logits(self, step: StepView, stats: RowStats) -> list[Finding | None]:

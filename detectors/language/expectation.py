@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from checkengine.detectors.language.identifier import Identity, identify
@@ -43,6 +44,14 @@ _OF_LANGUAGE: dict[str, int] = {
 }
 _BY_SCRIPT_ALONE = (1 << Script.LATIN) | (1 << Script.COMMON) | (1 << Script.PARTIAL)
 
+_ROLE = re.compile(r"^\s*(?:system|developer|user|assistant|human|ai)\s*:?\s*$", re.IGNORECASE)
+_PERSONA = re.compile(
+    r"^\s*(?:system\s*:?\s*)?(?:you are|you're|your (?:name|task|role|job) is|du bist|sie sind|tu es|vous êtes|eres\b"
+    r"|usted es|você é|tu és|sei un|lei è|jij bent|je bent|jesteś|ты\b|вы\b|你是|您是|あなたは|당신은|أنت|आप\b|sen\b"
+    r"|kamu adalah|anda adalah|bạn là)",
+    re.IGNORECASE,
+)
+"""How system prompts begin, whatever the language of the user."""
 PROMPT_READ = 4096
 """Characters of a prompt that are read from each end: where requests name a language."""
 SURE, SURE_OF_START = 12.0, 30.0
@@ -87,7 +96,7 @@ def expectation_of(prompt: str, language: str | None = None) -> Expectation:
     if not languages:
         if is_about_languages(prompt) and len(names) != 1:
             return Expectation(frozenset(), ALL_SCRIPTS, anything=True)
-        languages = languages_in(prompt) | (names if is_about_languages(prompt) else frozenset())
+        languages = languages_in(_of_the_user(prompt)) | (names if is_about_languages(prompt) else frozenset())
     elif is_about_languages(prompt) and not asked:
         return Expectation(frozenset(), ALL_SCRIPTS, anything=True)
     if languages:
@@ -96,6 +105,17 @@ def expectation_of(prompt: str, language: str | None = None) -> Expectation:
     if languages == {"ko"} and not scripts_of(prompt) & (1 << Script.HAN):
         scripts &= ~(1 << Script.HAN)
     return Expectation(languages, scripts)
+
+
+def _of_the_user(prompt: str) -> str:
+    """Without names of roles and without a first paragraph that tells the model who it is: its language is no wish.
+    The whole prompt where nothing else is left."""
+    paragraphs = "\n".join(line for line in prompt.splitlines() if not _ROLE.match(line)).strip().split("\n\n")
+    if _PERSONA.match(paragraphs[0]):
+        lines = paragraphs[0].splitlines()
+        paragraphs[0] = "\n".join(lines[1:]) if len(paragraphs) == 1 else ""
+    rest = "\n".join(paragraphs).strip()
+    return rest if sum(character.isalpha() for character in rest) >= FEWEST_LETTERS else prompt
 
 
 def languages_in(text: str) -> frozenset[str]:

@@ -16,7 +16,7 @@ from checkengine.detectors.language.scripts import Script
 _ALL_WORDS = np.zeros(kernel.LIMITS, np.int64)
 _ALL_WORDS[kernel.CLIP] = _ALL_WORDS[kernel.CLIP_SHORT] = 8 * NAT
 _ALL_WORDS[kernel.CLIP_HAN] = 3 * NAT
-_ALL_WORDS[kernel.CAPITAL_EIGHTHS] = 4
+_ALL_WORDS[kernel.CAPITAL_EIGHTHS], _ALL_WORDS[kernel.LONGEST_QUOTE] = 4, 400
 LETTERS_WORTH = {Script.HAN: 4, Script.KANA: 2, Script.HANGUL: 3}
 """In letters of an alphabet: what a character of these says of a text's language beside words of another script."""
 KANA_SHARE = 0.05

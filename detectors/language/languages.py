@@ -7,7 +7,8 @@ from checkengine.detectors.language.scripts import Script
 CANDIDATES: dict[Script, tuple[str, ...]] = {
     Script.LATIN: (
         "en", "es", "fr", "de", "it", "pt", "id", "tr", "vi", "nl", "pl", "sv", "da", "no", "fi", "cs", "ro", "hu",
-        "ca", "hr", "et", "lt", "lv", "sk", "sl", "sq", "tl", "sw", "eu", "gl", "af", "cy", "is", "ms", "az", "la", "zxx",
+        "ca", "hr", "et", "lt", "lv", "sk", "sl", "sq", "tl", "sw", "eu", "gl", "af", "cy", "is", "ms", "az", "la",
+        "zxx",
     ),
     Script.CYRILLIC: ("ru", "uk", "be", "bg", "sr", "mk", "kk", "ky", "mn", "tg"),
     Script.ARABIC: ("ar", "fa", "ur", "ps", "ug"),

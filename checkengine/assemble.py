@@ -18,9 +18,10 @@ from checkengine.detectors import Vocabulary, warm_up
 from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.engine_shim.auditing import AuditSteps
 from checkengine.engine_shim.bundles import BundleWriter
-from checkengine.engine_shim.capturing import CaptureOnFinding
+from checkengine.engine_shim.capturing import Budget, CaptureOnFinding
 from checkengine.engine_shim.shim import Shim, ShimParts
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
+from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.recorder import Recorder
 from checkengine.storage import open_spool
 
@@ -104,6 +105,8 @@ def add_captures(assembly: Assembly, adapter: EngineAdapter, recorder: Recorder)
         incident_of=assembly.policy.incident_of,
         window_steps=settings.capture.window_steps,
         configuration={"guards": settings.guards.model_dump(mode="json")},
+        budget=Budget(settings.capture.level, settings.capture.kv_bytes),
+        limit=FaultLimit(settings.capture.per_fault, 3600 * settings.capture.per_fault_hours),
     )
     assembly.parts.listeners.append(assembly.captures)
     assembly.closers.append(assembly.captures)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,9 @@ from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.guards.action import Action
 from checkengine.guards.finding import Finding
 from checkengine.replay.capture import Capture
-from checkengine.replay.involve import blocks_needed, involved
+from checkengine.replay.extent import extent_within
+from checkengine.replay.fault_limit import FaultLimit
+from checkengine.replay.levels import Level
 from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import Ints, StepRecord
 from checkengine.replay.recorded import RecordedWindow
@@ -26,6 +30,26 @@ logger = logging.getLogger("checkengine.capture")
 
 REMEMBERED = 10_000
 """Incidents that are known to have a bundle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much of the KV memory a capture may clone."""
+
+    level: Level = "L3"
+    kv_bytes: int | None = None
+    """None: no bound."""
+
+    def blocks(self, adapter: EngineAdapter) -> int:
+        """That many blocks, by the size of one."""
+        if self.kv_bytes is None:
+            return sys.maxsize
+        one = adapter.snapshot(np.zeros(1, np.int32))
+        size = sum(tensor.nbytes for tensor in one.tensors.values())
+        return self.kv_bytes // max(1, size)
+
+
+UNBOUNDED = Budget()
 
 
 def take_capture(
@@ -52,17 +76,24 @@ def _captured(
     findings: tuple[Finding, ...],
     incident: str | None,
     configuration: Mapping[str, Any] | None,
+    budget: Budget = UNBOUNDED,
 ) -> Capture:
     environment = {**adapter.environment(), **(configuration or {})}
-    size = int(environment["block_size"])
-    concerned = involved(window, handles, size, all_rows=bool(environment.get("all_rows")))
-    blocks = blocks_needed(window, concerned)
-    image = adapter.snapshot(blocks)
+    extent = extent_within(
+        window,
+        handles,
+        int(environment["block_size"]),
+        most_blocks=budget.blocks(adapter),
+        level=budget.level,
+        all_rows=bool(environment.get("all_rows")),
+    )
+    image = adapter.snapshot(extent.blocks)
     return Capture(
         window=window,
         memory=image,
-        involved=concerned,
-        histories=histories(adapter, window, concerned),
+        involved=extent.involved,
+        level=extent.level,
+        histories=histories(adapter, window, extent.involved),
         undo=[kept_undo(entry, image) for entry in adapter.undo_entries(window.first_step, image.blocks)],
         environment=environment,
         findings=findings,
@@ -112,6 +143,8 @@ class CaptureOnFinding:
         window_steps: int,
         configuration: Mapping[str, Any] | None = None,
         waiting: int = 2,
+        budget: Budget = UNBOUNDED,
+        limit: FaultLimit | None = None,
     ) -> None:
         """`write` puts a capture on disk and tells of it. Captures hold KV pages: at most `waiting` wait for it.
         `incident_of` tells the incident of a sequence: a guard that only observes is captured too."""
@@ -124,6 +157,10 @@ class CaptureOnFinding:
         self._incident_of = incident_of
         self._window_steps = window_steps
         self._configuration = configuration
+        self.duplicates = 0
+        """Captures that were not taken because the fault has enough of them."""
+        self._budget = budget
+        self._limit = limit
         self._captured: OrderedDict[str, None] = OrderedDict()
         self._queue: queue.Queue[Capture | None] = queue.Queue(waiting)
         self._thread = threading.Thread(target=self._run, name="checkengine-capture", daemon=True)
@@ -162,7 +199,13 @@ class CaptureOnFinding:
             logger.warning("no capture of incident %s: step %d could not be recorded", incident, record.step)
             return
         own = tuple(finding for finding in findings if finding.sequence == sequence)
-        capture = _captured(self._adapter, window, handles, own, incident, self._configuration)
+        if self._limit is not None and not self._limit.admit(own[0], record.kernel, time.time()):
+            self.duplicates += 1
+            logger.info("no capture of incident %s: there are enough of this fault", incident)
+            return
+        capture = _captured(self._adapter, window, handles, own, incident, self._configuration, self._budget)
+        if capture.level != self._budget.level:
+            logger.warning("capture of incident %s is of level %s: more is beyond kv_bytes", incident, capture.level)
         try:
             self._queue.put_nowait(capture)
         except queue.Full:  # `close` came in between

@@ -12,6 +12,7 @@ import torch
 
 from checkengine.guards.finding import Finding
 from checkengine.replay.executor import ReplayStep
+from checkengine.replay.levels import Level
 from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import Ints, StepRecord
 from checkengine.replay.recorded import RecordedWindow, row_slices, written_slots
@@ -40,6 +41,8 @@ class Capture:
     identifier: str = field(default_factory=new_identifier)
     time: float = 0.0
     """Unix seconds of the capture."""
+    level: Level = "L3"
+    """How much of the KV memory is in it."""
 
     @property
     def first_exact_step(self) -> int | None:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from checkengine.guards.errors import UserError
 from checkengine.guards.settings import Section
+from checkengine.replay.levels import Level
 
 MEBIBYTE = 1 << 20
 
@@ -42,6 +43,13 @@ class CaptureSettings(Section):
     directory: Path = Path("checkengine-bundles")
     window_steps: int = Field(64, ge=1)
     """Steps before the trigger that a bundle holds."""
+    level: Level = "L3"
+    """At most so much of the KV memory: L0 none, L1 the tail, L2 the suspect sequences', L3 whatever they read."""
+    kv_bytes: int = Field(1024 * MEBIBYTE, ge=0)
+    """Bound of the KV bytes that a capture clones; where it does not do, the level goes down."""
+    per_fault: int = Field(3, ge=1)
+    """Captures of one fault (kind, guard and kernel) in `per_fault_hours`; further ones are counted."""
+    per_fault_hours: float = Field(1.0, gt=0)
     store: str = ""
     """An fsspec URL (s3://bucket/folder…) to which each bundle is copied, besides the directory."""
     maximum_bundles: int = Field(100, ge=1)

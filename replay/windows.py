@@ -8,6 +8,7 @@ import numpy as np
 
 from checkengine.replay.capture import Capture, inside, joined, read_slots, unknown_histories
 from checkengine.replay.executor import CannotReplayError, ReplayStep
+from checkengine.replay.levels import REPLAYABLE
 from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.record import Ints, StepRecord
 from checkengine.replay.recorded import Tables, row_slices, written_slots
@@ -29,6 +30,11 @@ def build_window(
     By default: all that the capture involves, from the first exact step if that is not past the finding, else from
     the first step at which the sequences' own slots are known, to the end.
     """
+    if capture.level not in REPLAYABLE:
+        raise CannotReplayError(
+            f"the capture is of level {capture.level}: its KV pages were beyond [capture] kv_bytes or level, so the "
+            "steps cannot run again"
+        )
     handles = replayable(capture, frozenset(capture.involved if involved is None else involved))
     recorded = list(capture.window.walk())
     exact = capture.first_exact_step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import safetensors.numpy
@@ -25,6 +25,7 @@ from checkengine.replay.bundle.files import Entry, read_inside, read_verified, r
 from checkengine.replay.bundle.identity import PublicKey, identities
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.capture import Capture
+from checkengine.replay.levels import LEVELS, Level
 from checkengine.replay.memory import MemoryImage, UndoEntry
 from checkengine.replay.recorded import RecordedWindow
 
@@ -111,6 +112,7 @@ class BundleReader:
                 incident=self.manifest["incident"],
                 identifier=self.identifier,
                 time=float(self.manifest["time"]),
+                level=level_of(self.manifest),
             ),
             layout.MANIFEST,
         )
@@ -272,6 +274,14 @@ class BundleReader:
         except (*MALFORMED, safetensors.SafetensorError) as error:
             raise BundleError(f"{self.path / where} is not as the format says ({type(error).__name__}: {error}): "
                               "the bundle is damaged; fetch it again") from None  # fmt: skip
+
+
+def level_of(manifest: dict[str, Any]) -> Level:
+    """Format 1.0 knew the whole only."""
+    level = manifest.get("capture_level", "L3")
+    if level not in LEVELS:
+        raise ValueError(f"a capture of level {level!r}")
+    return cast(Level, level)
 
 
 def blank_tokens(ring: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

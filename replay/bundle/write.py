@@ -190,6 +190,7 @@ def manifest_json(
         "incident": capture.incident,
         "time": capture.time,
         "level": "core" if content is None else "full",
+        "capture_level": capture.level,
         "findings": [core.finding_json(finding, key) for finding in capture.findings],
         "files": {path: entry.to_json() for path, entry in files.items()},
         "content": None if content is None else content.to_json(),

@@ -46,7 +46,7 @@ class ToolLoopGuard:
         for turn in turns:
             for place, use in enumerate(turn.uses if isinstance(turn, Round) else ()):
                 if fault := _fault(use, schemas):
-                    evidence = {"reason": fault, "call": place}
+                    evidence: dict[str, float | int | bool | str] = {"reason": fault, "call": place}
                     at = {"message": turn.message}
                     yield TextFinding(
                         MALFORMED, conversation.id, Severity.WARNING, self.name, at, self.version, evidence

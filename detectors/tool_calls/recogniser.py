@@ -134,7 +134,9 @@ class ToolCallRecogniser:
         """A generation, or what follows a Llama call, may begin with a call's JSON and no tag."""
         match = _BARE.match(data)
         if match is not None:
-            self._open(BARE_JSON, self._token_of(data, match.start(1)))
+            # Behind another call it counts from that one's tag, so that cuts between them change nothing.
+            start = self._start if self.calls else self._token_of(data, match.start(1))
+            self._open(BARE_JSON, start)
             return data[match.start(1) :]
         rest = data.lstrip(_SPACE + b";")
         if (rest and rest[:1] != b"{") or len(data) >= _BARE_LIMIT:
@@ -263,7 +265,6 @@ class ToolCallRecogniser:
             self._close()
         elif self._in_list:
             self._complete(payload)
-            self._start = self._token
             self._cycle = TailCycle()
         else:
             is_one = self._dialect is not BARE_JSON or is_call(payload)

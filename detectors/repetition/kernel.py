@@ -29,8 +29,12 @@ CAP = 192 * 16
 """Evidence does not grow beyond this, so that a loop that ended is known to have ended."""
 HISTORY = 1024 * 16
 """Copied and new tokens are counted over about the last so many."""
-SHORTEST_LIKE = 8
-"""Period of a near-copy: a shorter one differs in too much of itself."""
+SHORTEST_LIKE = 15 * 16
+"""Words' worth of a copy that differs here and there: items of lists are shorter."""
+SHORTEST_LIST = 8
+"""Period of a list."""
+LEAST_LIKE = 38 * 16
+"""Words' worth of near-copies after the first."""
 NEW_PER_CENT = 6
 """Of a long stretch that may be stopped."""
 
@@ -99,6 +103,11 @@ def follow_cycle(stream: Any, unit: int, position: int, spread: Any, longest: in
         stream.run = 0
         if 0 < distance <= longest and distance <= position:
             take_up(stream, position, distance)
+
+
+@njit
+def agrees(stream: Any, position: int, distance: int) -> bool:
+    return stream.ring[position & (RING - 1)] == stream.ring[(position - distance) & (RING - 1)]
 
 
 @njit
@@ -206,7 +215,7 @@ def follow_alignment(stream: Any, unit: int, position: int, distance: int) -> No
 def align(stream: Any, position: int, distance: int, weight: int, code: int) -> None:
     """Another lag is at hand: the same copies, shifted by an insertion, or other ones."""
     lag, run = stream.aligned, max(4, stream.run)
-    if lag == 0 or stream.likeness < 8 * 16 or run >= 12:
+    if lag == 0 or stream.likeness < 6 * 16 or run >= 12:
         stream.aligned = distance
         stream.aligned_since = position + 1 - run - distance
         stream.likeness = stream.copied = min(run * weight, CAP)
@@ -285,13 +294,15 @@ def is_cycle(stream: Any, limits: Any) -> bool:
 
 @njit
 def is_near_copy(stream: Any, limits: Any) -> bool:
-    """In the third copy; they differ here and there, or are items of a list that hardly differ."""
+    """More than three copies that differ here and there, or items of a list that hardly differ."""
     copied, new, odd = stream.copied, stream.new, stream.odd
     prose = 100 * stream.copied_code <= limits.code * copied
-    third = stream.position - stream.aligned_since >= 2 * stream.aligned + limits.slack
+    covered, lag = stream.position - stream.aligned_since, stream.aligned
+    worth = (copied + new) * lag >= SHORTEST_LIKE * (covered - lag)
     list_like = 100 * copied >= limits.copied_list * (copied + new)
-    text_like = 100 * copied >= limits.copied * (copied + new) and 3 * odd >= new
-    return stream.aligned >= SHORTEST_LIKE and prose and third and (list_like or text_like)
+    text_like = worth and 100 * copied >= limits.copied * (copied + new) and 5 * odd >= new
+    long = 5 * covered >= 16 * lag and copied + new >= LEAST_LIKE
+    return long and lag >= SHORTEST_LIST and prose and (list_like or text_like)
 
 
 @njit

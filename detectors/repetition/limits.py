@@ -25,15 +25,15 @@ class RepetitionLimits:
     """…and what they are worth: letters of scripts that tokenizers cut finely count less."""
     short_span: int = 128
     """Tokens that a cycle without words must cover: dividers, ellipses, zero-filled numbers, table rules."""
-    likeness: int = 28
-    """Tokens that agree with the copy before less those that do not, from which a third near-copy counts."""
-    copied: int = 70
+    likeness: int = 24
+    """Tokens that agree with the copy before less those that do not, from which near-copies count."""
+    copied: int = 60
     """Share of a near-copy that must agree…"""
-    copied_list: int = 90
+    copied_list: int = 88
     """…where what differs always stands in the same place, as in a list."""
-    reuse: int = 34
+    reuse: int = 30
     """Tokens that end a 4-gram seen before less those that do not, from which a text counts as reusing itself."""
-    code: int = 28
+    code: int = 36
     """Largest share of signs of code, numbers and indentation at which near-copies and reuse count."""
     blank_run: int = 96
     """Tokens in a row that show nothing."""

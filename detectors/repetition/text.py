@@ -23,6 +23,8 @@ from checkengine.detectors.repetition.units import CODE_SIGNS, WHOLE, is_blank, 
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Thai, Lao, Burmese, Khmer, kana, Han: scripts that put no spaces between words."""
+LONG_WORD = 28
+"""Weight of a long word, in sixteenths: tokenizers cut it into several tokens."""
 LONGEST = 32
 """Characters of a unit; what is longer goes on in the next one."""
 _UNIT = re.compile(
@@ -85,8 +87,8 @@ def describe(group: str, text: str) -> tuple[int, int]:
     if group in ("word", "fine"):
         weight = sum(letter_weight(character) for character in text)
         if ord(text[0]) < 0x250:
-            return (WORD if len(text) > 1 else SIGN), min(max(weight, WHOLE), 3 * WHOLE)
-        return WORD, min(max(weight, 2), 3 * WHOLE)
+            return (WORD if len(text) > 1 else SIGN), min(max(weight, WHOLE), LONG_WORD)
+        return WORD, min(max(weight, 2), LONG_WORD)
     if group == "number":
         return NUMBER, WHOLE
     if group == "line":

@@ -11,7 +11,8 @@ from checkengine.detectors.drift.urn import bin_of, keep_extremes, key_of, order
 from checkengine.detectors.drift.wagers import forget_bets, settle, tell
 
 STANDARD_ERRORS = 4.0
-"""Lag-1 autocorrelation of ranks at which a series counts as dependent; 1 in 16,000 independent ones does, a check."""
+"""Mean product of neighbours' scores at which a series counts as dependent; 1 in 16,000 independent ones does, a check.
+"""
 CALM = 20.0
 """While a bet has won more than this, a check for dependence waits: the change itself looks like dependence."""
 
@@ -56,7 +57,7 @@ def update(series: Any, urns: Any, value: Any, stratum: Any, design: Any, baseli
     else:
         key, edges = key_of(bits, seed, urn.seen), design.table.shape[0] - 1
         place = bin_of(urn.words, edges, key)
-        _follow(series, design.scores[place])
+        _follow(series, design.scores[place] - _mean_score(urn, design))
         if series.seen > baseline:
             _gain(urn, place, design)
             series.total = settle(series, design.gains, design.weights)
@@ -129,26 +130,35 @@ def _whitened(series: Any, value: Any) -> Any:
 
 
 @compiled
+def _mean_score(urn: Any, design: Any) -> Any:
+    """The first values set the bins, so their scores' mean over all gaps is off from 0, differently in each stratum."""
+    total = 0.0
+    for each in range(design.scores.shape[0]):
+        total += np.float64(urn.gaps[each]) * design.scores[each]
+    return total / np.float64(urn.seen + 1)
+
+
+@compiled
 def _follow(series: Any, score: Any) -> None:
     """Sums for the autocorrelation of scores: these are bounded, where a value may outweigh all others."""
-    series.score_products += score * series.score
-    series.score_squares += score * score
+    product = score * series.score
+    series.score_products += product
+    series.score_squares += product * product
     series.score = score
 
 
 @compiled
 def _check_dependence(series: Any, urns: Any, baseline: Any) -> None:
-    """When the count reaches the baseline and each power of two after it."""
-    seen = series.seen
-    if seen == baseline or (seen > baseline and seen & (seen - 1) == 0):
+    """When the count reaches the baseline, and each time it has doubled since."""
+    rounds = series.seen // baseline
+    if rounds * baseline == series.seen and rounds & (rounds - 1) == 0:
         series.due = 1
     if not series.due or series.page.max() > CALM:
         return
     series.due = 0
     if series.squares <= 0.0 or series.whiten:
         return
-    correlation = series.score_products / max(series.score_squares, 1.0)
-    if abs(correlation) * np.sqrt(np.float64(seen)) < STANDARD_ERRORS:
+    if abs(series.score_products) <= STANDARD_ERRORS * np.sqrt(series.score_squares):
         return
     series.dependent = 1
     if urns.shape[0] == 1:

@@ -24,8 +24,8 @@ def urn_of(shape: Shape) -> np.dtype[np.void]:
 
 def series_of(bets: int) -> np.dtype[np.void]:
     """`roberts`: Shiryaev-Roberts sums. `page`, `first`: CUSUM and where it began. `product` and `growth` (nats in
-    units of 2^-32): the bets' gains since they were last collected. `score…`: of the bins' normal scores, for the
-    check of dependence; the others are of the values, for whitening."""
+    units of 2^-32): the bets' gains since they were last collected. `score…`: of the products of neighbours'
+    normal scores, for the check of dependence; the others are of the values, for whitening."""
     each: list[tuple[str, DTypeLike, tuple[int, ...]]] = [
         (name, np.float64, (bets,)) for name in ("roberts", "page", "product")
     ]

@@ -176,10 +176,11 @@ def _real_order(traces: dict[str, tuple[Floats, Floats]], peers: list[str]) -> F
     for name, (prompts, completions) in traces.items():
         told = DriftGuard(DriftSettings()).update("completion_length", None, completions.tolist(), prompts.tolist())
         alone = DriftGuard(DriftSettings()).update("completion_length", None, completions.tolist())
-        peer = ("river ADWIN", float(len(drift_peers.alarms("ADWIN", completions)))) if peers else None
         title = f"alarms on {name} in real order, completions given the prompt length, {len(prompts):,} requests"
-        made.append(figure(title, float(len(told)), "alarms", 0.0, peer=peer))
-        made.append(figure(f"{title}: not given it", float(len(alone)), "alarms", float(len(alone))))
+        made.append(figure(title, float(len(told)), "alarms", 0.0, peer=("not given it", float(len(alone)))))
+        for peer in peers[:1]:
+            found = float(len(drift_peers.alarms(peer, completions)))
+            made.append(figure(title, float(len(told)), "alarms", 0.0, peer=(f"river {peer}", found)))
     return made
 
 

@@ -229,8 +229,8 @@ def logit_flips(
     return found_rows(guard, after), bit.numpy()[changed]
 
 
-def simulated_findings(honest: Honest, guard_rows: int, seed: int = 0) -> int:
-    """Findings of a fresh guard, and of fresh limits for the hidden states, on so many healthy rows."""
+def simulated_findings(honest: Honest, guard_rows: int, seed: int = 0) -> tuple[int, int]:
+    """Findings in logits of a fresh guard, and in hidden states of fresh limits, on so many healthy rows."""
     random = np.random.default_rng(seed)
     traces = np.concatenate(honest.traces)
     order = np.lexsort((np.arange(len(traces)), traces))
@@ -241,8 +241,8 @@ def simulated_findings(honest: Honest, guard_rows: int, seed: int = 0) -> int:
     ends = np.flatnonzero(np.diff(traces[order], append=-1)) + 1
     spans = list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
     tails = {name: tail_of(values) for name, values in columns.items()}
-    guard, limits, found = MagnitudeGuard(MagnitudeSettings()), TailLimits(1, TailSettings()), 0
-    done = 0
+    guard, limits = MagnitudeGuard(MagnitudeSettings()), TailLimits(1, TailSettings())
+    found = in_hidden = done = 0
     while done < guard_rows:
         picked = np.concatenate([np.arange(*spans[i]) for i in random.integers(0, len(spans), 64)])
         drawn = {name: redrawn(values[picked], tails[name], random) for name, values in columns.items()}
@@ -251,10 +251,10 @@ def simulated_findings(honest: Honest, guard_rows: int, seed: int = 0) -> int:
         stats = RowStats("full", finite, maximum, minimum, margin=drawn["margin"].astype(np.float32))
         found += len(list(guard.observe(view(stats, tuple(f"{done}-{row}" for row in range(len(picked)))))))
         hidden = drawn["hidden"][None, :].astype(np.float32)
-        found += int((hidden > limits.limits[:, None]).sum())
+        in_hidden += int((hidden > limits.limits[:, None]).sum())
         limits.learn(hidden)
         done += len(picked)
-    return found
+    return found, in_hidden
 
 
 def hidden_sizes(honest: Honest) -> Floats:

@@ -25,10 +25,12 @@ _MEDIAN_OF_TAIL = 0.99
 _ERRORS = 2.0
 _RATIO = 1.5
 _RENEWAL = 512
-"""Rows after which the limits are estimated again."""
+"""Rows after which the next reading's limit is estimated again, in turn: all of them would take a millisecond."""
 _FIRST_ROWS = 64
 _SCALE_ROWS = 4096
-_LARGEST_SQUARE = 64.0
+_ROWS_FOR_SCALE = 8
+"""Of each step; reading them all would cost more than what it tells."""
+_LARGEST = np.float32(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class TailLimits:
         self._settings = settings
         self._rows = np.empty((readings, settings.kept_rows), np.float32)
         self._next = self._known = 0
-        self._unread = 0
+        self._unread = self._turn = 0
         self.limits: Floats = np.full(readings, np.inf)
         """Of each reading; +inf until there is enough to go by."""
 
@@ -63,15 +65,20 @@ class TailLimits:
         self._next = (self._next + count) % capacity
         self._known = min(self._known + count, capacity)
         self._unread += count
-        if self._known >= self._settings.minimum_rows and (self._unread >= _RENEWAL or np.isinf(self.limits).all()):
-            self._renew()
+        if self._known >= self._settings.minimum_rows:
+            if np.isinf(self.limits).all():
+                for reading in range(len(self.limits)):
+                    self._renew(reading)
+            elif self._unread >= _RENEWAL:
+                self._turn = (self._turn + 1) % len(self.limits)
+                self._renew(self._turn)
 
-    def _renew(self) -> None:
+    def _renew(self, reading: int) -> None:
         self._unread = 0
-        for reading, rows in enumerate(self._rows[:, : self._known]):
-            finite = rows[np.isfinite(rows)]
-            if len(finite) >= self._settings.minimum_rows // 2:
-                self.limits[reading] = tail_limit(finite, self._settings.false_alarm)
+        rows = self._rows[reading, : self._known]
+        finite = rows[np.isfinite(rows)]
+        if len(finite) >= self._settings.minimum_rows // 2:
+            self.limits[reading] = tail_limit(finite, self._settings.false_alarm)
 
 
 def tail_limit(values: NDArray[np.floating], false_alarm: float) -> float:
@@ -93,6 +100,8 @@ class HiddenScale:
     def __init__(self) -> None:
         self._first: list[Floats] = []
         self._square: Floats | None = None
+        self._inverse: NDArray[np.float32] | None = None
+        """One over the usual size, so that a batch is read in two passes of float32."""
         self._rows = 0
 
     def read(self, hidden: NDArray[np.floating]) -> Floats | None:
@@ -100,17 +109,17 @@ class HiddenScale:
 
         None for the first rows, and where the number of elements has changed; +inf or NaN where the row holds such.
         """
-        if self._square is None or len(self._square) != hidden.shape[1]:
+        if self._square is None or self._inverse is None or len(self._inverse) != hidden.shape[1]:
             self._begin(hidden)
             return None
         with np.errstate(over="ignore", invalid="ignore"):
-            square = np.square(hidden, dtype=np.float64)
-            square /= self._square
-            found: Floats = np.sqrt(square.max(1))
+            sizes = np.abs(hidden) * self._inverse
+            found: Floats = sizes.max(1).astype(np.float64)
             # A faulty element counts as a large one, so that it moves the scale by a bounded step.
-            mean = np.nan_to_num(np.minimum(square, _LARGEST_SQUARE), nan=1.0).mean(0)
-        self._rows = min(self._rows + len(hidden), _SCALE_ROWS)
-        self._square *= 1 + len(hidden) / self._rows * (mean - 1)
+            some = np.square(np.minimum(sizes[:: -(-len(sizes) // _ROWS_FOR_SCALE)], _LARGEST), dtype=np.float64)
+        self._rows = min(self._rows + len(some), _SCALE_ROWS)
+        self._square *= 1 + len(some) / self._rows * (np.nan_to_num(some, nan=1.0).mean(0) - 1)
+        self._inverse = (1 / np.sqrt(self._square)).astype(np.float32)
         return found
 
     def _begin(self, hidden: NDArray[np.floating]) -> None:
@@ -121,4 +130,5 @@ class HiddenScale:
         if len(seen) >= _FIRST_ROWS:
             # From a median to a root mean square, as if it were normal; the rows to come correct it.
             self._square = np.maximum(np.nanmedian(seen, axis=0) * 1.4826, 1e-6) ** 2
+            self._inverse = (1 / np.sqrt(self._square)).astype(np.float32)
             self._rows, self._first = len(seen), []

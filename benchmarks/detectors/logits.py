@@ -71,12 +71,14 @@ def flip_figures() -> Figures:
     model, tokenizer = loaded
     tap = flips.HiddenTap(model)
     try:
-        honest = flips.generate(model, tokenizer, tap, 48)
+        honest = flips.generate(model, tokenizer, tap, 96)
         guard, false = flips.taught_guard(honest)
+        in_logits, in_hidden = flips.simulated_findings(honest, 1_000_000)
         rows = sum(map(len, honest.stats))
         found = [
             figure("magnitude.false.real", false, f"findings on {rows} honest rows, six times over", 0),
-            figure("magnitude.false.simulated", flips.simulated_findings(honest, 1_000_000), "per 10^6 rows", 1),
+            figure("magnitude.false.simulated.logits", in_logits, "per 10^6 rows", 1),
+            figure("magnitude.false.simulated.hidden", in_hidden, "per 10^6 rows", 1),
         ]
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             seen, _ = flips.logit_flips(honest, guard, 200_000, dtype)

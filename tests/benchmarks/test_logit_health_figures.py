@@ -70,7 +70,7 @@ def test_flips_of_a_logit_by_two_to_the_fourth_and_more_are_found_and_lower_bits
 
 
 def test_a_simulated_replica_without_faults_gives_no_finding():
-    assert flips.simulated_findings(honest_rows(), 100_000) == 0
+    assert flips.simulated_findings(honest_rows(), 100_000) == (0, 0)
 
 
 def test_a_simulated_tail_is_never_lighter_than_exponential():

@@ -39,8 +39,14 @@ BETWEEN = (
     "There are several ways to do this and none of them is hard.",
 )
 FOREIGN = {
-    "of another script": "эксперимент результат дорога 実験結果 天気予報 研究成果 πείραμα δρόμος تجربة طريق ניסוי प्रयोग 실험이 도로가".split(),
-    "of the same script": "Ergebnis Straße versuch résultat chemin prueba camino strada esperimento wynik droga výsledek".split(),
+    "of another script": (
+        *("эксперимент", "результат", "дорога", "実験結果", "天気予報", "研究成果", "πείραμα", "δρόμος"),
+        *("تجربة", "طريق", "ניסוי", "प्रयोग", "실험이", "도로가"),
+    ),
+    "of the same script": (
+        *("Ergebnis", "Straße", "versuch", "résultat", "chemin", "prueba", "camino", "strada"),
+        *("esperimento", "wynik", "droga", "výsledek"),
+    ),
 }
 
 

@@ -23,37 +23,10 @@ MORE = {"script": 5, "table": 3, "other": 3, "man": 2, "docs": 2, "c": 2, "pytho
 """Times as many of the kinds that are least alike in themselves."""
 CHARACTERS = 5200
 AGENTS = "tau_bench_airline.json.gz"
-SYLLABLES = [
-    "ka",
-    "ro",
-    "mi",
-    "sch",
-    "wil",
-    "son",
-    "ber",
-    "ta",
-    "nov",
-    "ski",
-    "o'",
-    "mac",
-    "van",
-    "der",
-    "li",
-    "zh",
-    "ang",
-    "ngu",
-    "yen",
-    "per",
-    "ez",
-    "ham",
-    "ford",
-    "ston",
-    "el",
-    "an",
-    "us",
-    "do",
-    "ru",
-]
+SYLLABLES = (
+    *("ka", "ro", "mi", "sch", "wil", "son", "ber", "ta", "nov", "ski", "o'", "mac", "van", "der", "li", "zh", "ang"),
+    *("ngu", "yen", "per", "ez", "ham", "ford", "ston", "el", "an", "us", "do", "ru"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +44,8 @@ def trains_reply(id: str, source: str) -> bool:
 
 
 def training_texts(options: DetectorOptions) -> list[Text]:
-    """Chunks of files, replies in fifteen languages, agents' messages, and shapes made of these: minified code, lists of
-    words and of names."""
+    """Chunks of files, replies in fifteen languages, agents' messages, and shapes made of these: minified code, lists
+    of words and of names."""
     files = list(_files(options))
     code = [text.text for text in files if text.kind in ("python", "script", "c")]
     return [*files, *_replies(options), *_agents(options), *_shapes(code)]

@@ -29,6 +29,7 @@ from checkengine.benchmarks.salad_data import Text, training_texts
 from checkengine.benchmarks.salad_runs import runs_of
 from checkengine.detectors import Vocabulary
 from checkengine.detectors.salad import tables
+from checkengine.detectors.salad.pieces import tokenizer_of
 from checkengine.detectors.salad.token_classes import CLASSES, FORMS, TokenClass, classes_of
 
 KINDS, ROUNDS, PRIOR = 32, 8, 30.0
@@ -134,16 +135,35 @@ def text_merges(texts: Sequence[str]) -> NDArray[np.uint16]:
     return np.array(merges, np.uint16)
 
 
+def text_salad(merges: NDArray[np.uint16]) -> Floats:
+    """P of a class, shape (CLASSES, 3), over the text's own vocabulary: strong, weak, random."""
+    read = tokenizer_of(merges.tolist())
+    vocabulary = Vocabulary.from_tokenizer(read)
+    classes = classes_of(vocabulary.pieces, vocabulary.special)
+    found = []
+    for names in (*SALAD, ("temperature 3",)):
+        texts = [tokenizer().decode(run.tokens[run.first :]) for name in names for run in runs_of(name, RUNS)[::2]]
+        if len(found) == len(SALAD):
+            drawn = np.random.default_rng(9).integers(17, tokenizer().get_vocab_size(), (60, 64))
+            texts += [tokenizer().decode(ids.tolist()) for ids in drawn]
+        ids = np.concatenate([read.encode(text, add_special_tokens=False).ids for text in texts]).astype(np.int64)
+        counted = np.bincount(classes[ids], minlength=CLASSES) + 0.3
+        found.append(counted / counted.sum())
+    return np.column_stack(found)
+
+
 def write(out: Path, texts: Sequence[Text]) -> None:
     vocabulary = Vocabulary.from_tokenizer(tokenizer())
     classes = classes_of(vocabulary.pieces, vocabulary.special).astype(np.int64)
     words, pairs = function_words(texts)
+    merges = text_merges([text.text for text in texts])
     arrays: dict[str, Any] = {
         "healthy": tables.levels(healthy_kinds(texts, classes)),
         "salad": tables.levels(salad_kinds(classes)),
+        "text_salad": tables.levels(text_salad(merges)),
         "words": np.frombuffer(" ".join(words).encode(), np.uint8),
         "word_pairs": pairs,
-        "merges": text_merges([text.text for text in texts]),
+        "merges": merges,
     }
     np.savez_compressed(out, **arrays)
 

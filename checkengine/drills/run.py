@@ -28,7 +28,11 @@ def drill_settings(directory: Path, threads: int | None = None) -> Settings:
     return Settings.model_validate(
         {
             "logits": {"level": "full"},
-            "guards": {"tool_calls": {"action": "stop"}, "salad": {"action": "stop"}, "language": {"action": "stop"}},
+            "guards": {
+                "tool_calls": {"action": "stop"},
+                "salad": {"action": "stop", "evidence": 18.0},
+                "language": {"action": "stop"},
+            },
             "capture": {"content": "full", "directory": directory / "bundles", "window_steps": 12},
             "spool": {"directory": directory / "spool"},
             "catalog": {"url": str(directory / "catalog.db")},

@@ -39,14 +39,16 @@ KEEP_SAME_PAIR, KEEP_SAME_TOKEN = 0.6, 0.5
 """What is left of evidence that repeats itself."""
 FADE = 0.12
 """Nats that marks lose with every token: a hundred tokens forget what a few of them told."""
-RESERVED_NATS, CONTROL_NATS, BROKEN_NATS, FOREIGN_NATS, STRANGE_NATS = 10.0, 5.0, 4.0, 10.0, 2.5
+RESERVED_NATS, CONTROL_NATS, BROKEN_NATS, FOREIGN_NATS, STRANGE_NATS = 10.0, 6.5, 4.0, 14.5, 2.5
 PIECE, FIRST_SCRIPT = 1, 2
 """Values of SCRIPT: a piece of a character that does not tell, and from where on it is a writing system."""
 FOREIGN_LEAST = 4
 """Bytes of a foreign word: a single Greek letter is a formula."""
 NATIVE_BYTES = 96
-"""Of one script in a row that make it the sequence's own: a turn of language is no salad."""
-WORD_SEEN, WORD_NEW, WORD_DEPLETED, WORD_FADE = -1.0, 1.0, 3.0, 0.4
+"""Of one script in a row that make it the sequence's own: a turn of language is no salad..."""
+NATIVE_LETTERS = 40
+"""... or half of so many tokens."""
+WORD_SEEN, WORD_NEW, WORD_DEPLETED, WORD_FADE = -0.8, 1.2, 3.5, 0.4
 """Nats of two function words in a row: as in healthy text, never seen but rare anyway, or avoided; and what any other
 token takes away."""
 LOGITS_MOST = 10.0
@@ -123,7 +125,7 @@ def broken(row: Any, whole: Any) -> bool:
 def foreign_word(row: Any, token: Any, whole: Any) -> bool:
     """Whether a word in a script that is not the sequence's own has just ended, between two small words."""
     script, edge = row[SCRIPT], row[EDGE]
-    if edge & BLANK:
+    if edge & BLANK or (script == PIECE and whole[FOREIGN] == 0):
         return False
     ended = False
     if script >= FIRST_SCRIPT and not own_script(script, whole):
@@ -155,7 +157,7 @@ def own_script(script: Any, whole: Any) -> bool:
     whole[LETTERS] += 1
     count = whole[SCRIPT_COUNTS + script]
     long = whole[FOREIGN] != 0 and whole[FOREIGN_BYTES] >= NATIVE_BYTES
-    if long or 2 * count > whole[LETTERS]:
+    if long or (whole[LETTERS] >= NATIVE_LETTERS and 2 * count > whole[LETTERS]):
         whole[EXPECTED] |= np.int64(1) << script
     return bool((whole[EXPECTED] >> script) & 1)
 

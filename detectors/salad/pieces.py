@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -23,11 +23,15 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @cache
 def text_tokenizer() -> Tokenizer:
+    return tokenizer_of(load_tables().merges.tolist())
+
+
+def tokenizer_of(pairs: Sequence[Sequence[int]]) -> Tokenizer:
     """Byte-level byte pairs, like the vocabularies of most models."""
     characters = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = list(characters)
     merges: list[tuple[str, str]] = []
-    for first, second in load_tables().merges.tolist():
+    for first, second in pairs:
         merges.append((names[first], names[second]))
         names.append(names[first] + names[second])
     tokenizer = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, merges))
@@ -38,7 +42,7 @@ def text_tokenizer() -> Tokenizer:
 
 @cache
 def text_tables() -> SaladTables:
-    return SaladTables(Vocabulary.from_tokenizer(text_tokenizer()))
+    return SaladTables(Vocabulary.from_tokenizer(text_tokenizer()), load_tables().text_salad)
 
 
 class TextPieces:

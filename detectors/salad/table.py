@@ -85,12 +85,17 @@ class SaladTables:
     `available` is False where ids are in no order of frequency: nothing is read then.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, salad: NDArray[np.float64] | None = None) -> None:
+        """`salad`: P of a class in each kind of salad, where it is known of this vocabulary better than in general."""
         self.available = in_order_of_frequency(vocabulary.pieces)
         self.tokens = token_table(vocabulary)
         """Shape (size + 1, TOKEN_COLUMNS), int32; the last row stands for ids outside the vocabulary."""
         self.joins = WordJoins(vocabulary, self.tokens)
-        self.pairs = with_random(pairs(), self.tokens[:-1, k.CLASS])
+        if salad is None:
+            self.pairs = with_random(pairs(), self.tokens[:-1, k.CLASS])
+        else:
+            known = pairs()
+            self.pairs = Pairs(known.healthy, np.ascontiguousarray(salad, np.float32), known.ceiling)
         self.word_pairs = load_tables().word_pairs
 
     def __len__(self) -> int:

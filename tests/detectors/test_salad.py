@@ -209,13 +209,10 @@ def test_a_piece_of_a_character_tells_what_it_continues_and_what_it_leaves_open(
 
 
 def test_broken_characters_are_marks_and_whole_ones_are_not():
-    whole = [TOKENIZER.token_to_id(character) for character in TOKENIZER.encode("Ж", add_special_tokens=False).tokens]
-    assert len(whole) >= 1
     lead = next(token for token, piece in enumerate(pieces_of()) if piece == b"\xd0")
-    the = ids_of(" the")[0]
-    found = first_alarm([lead, the, lead, the, lead, the], threshold=10.0)
+    found = first_alarm([lead, *ids_of(" the"), lead, *ids_of(" of"), lead, *ids_of(" and")], threshold=10.0)
     assert found is not None
-    assert found[1].marks > 0
+    assert found[1].marks >= 8.0
     assert first_alarm(ids_of("Жизнь прекрасна и удивительна. " * 4), threshold=10.0) is None
 
 
@@ -468,8 +465,7 @@ HEALTHY |= {
     * 3,
     "chemistry": "2-amino-3-(4-hydroxyphenyl)propanoic acid, (2S,3R)-2-amino-3-hydroxybutanoic acid and "
     "N-(4-hydroxyphenyl)acetamide; CC(=O)NC1=CC=C(C=C1)O; C8H9NO2 melts at 169 °C. " * 3,
-    "formulae": r"\\frac{\\partial^2 u}{\\partial t^2} = c^2 \\nabla^2 u, where \\alpha \\in \\mathbb{R} and ∑ α_i β_i ≤ γ. "
-    * 4,
+    "formulae": r"\\frac{\\partial^2 u}{\\partial t^2} = c^2 \\nabla^2 u, where ∑ α_i β_i ≤ γ. " * 4,
     "hexadecimal": "deadbeef cafebabe 0x1f 0x2a ff00aa 12ab34cd 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822c " * 4,
     "greek letters in prose": "The angle α is larger than β if the ratio of γ to δ is above the limit that ε sets. "
     * 4,
@@ -513,11 +509,9 @@ HEALTHY |= {
             strict=True,
         )
     ),
-    "call of tools": '<tool_call>{"name": "get_weather", "arguments": {"city": "Zürich", "unit": "celsius"}}</tool_call>\n'
-    * 6,
+    "call of tools": '<tool_call>{"name": "get_weather", "arguments": {"city": "Zürich"}}</tool_call>\n' * 6,
     "assembly": "mov eax, dword ptr [ebp-4]\n  xor ebx, ebx\n  call sub_401000\n  jz short loc_40102A\n" * 8,
-    "regular expressions": r"^(?:[a-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*)@(?:[a-z0-9-]+\\.)+[a-z]{2,}$ "
-    * 3,
+    "regular expressions": r"^(?:[a-z0-9!#$%&'*+/=?^_`{|}~-]+@(?:[a-z0-9-]+\\.)+[a-z]{2,}$ " * 3,
     "latin verse": "Arma virumque cano, Troiae qui primus ab oris\nItaliam, fato profugus, Laviniaque venit litora. "
     * 3,
     "haskell": "foldr (\\\\x acc -> if even x then x : acc else acc) [] . map (*2) $ zipWith3 f xs ys zs\n" * 6,
@@ -557,5 +551,6 @@ def test_documentation_and_source_code_pass():
 def test_bits_of_a_piece_tell_letters_blanks_and_characters_cut():
     assert edges(b" the")[0] & (k.BEGINS_SPACE | k.ENDS_LETTER | k.SMALL) == k.BEGINS_SPACE | k.ENDS_LETTER | k.SMALL
     assert edges(b" ")[0] & k.BLANK
-    assert not edges(b"The")[0] & k.SMALL
+    assert edges(b" The")[0] & k.SMALL
+    assert not edges(b" Theatre")[0] & k.SMALL
     assert edges(b" \xe5\xae")[0] & k.BEGINS_SPACE

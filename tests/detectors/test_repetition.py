@@ -1,117 +1,163 @@
-"""Cycles at the tail of a token stream."""
+"""Cycles of any period, near-copies, reuse, blank runs: when they are told; a stream is read the same however cut."""
 
 from __future__ import annotations
 
-import sys
+import random
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkengine.detectors import Cycle, CycleDetector, CycleLimits, seq_rep_n
+from checkengine.detectors import RepetitionLimits, RepetitionReading, RepetitionStreams, seq_rep_n
+from checkengine.detectors.repetition import TextUnits, plain_units, readings
+from checkengine.detectors.repetition.state import STREAM
+from checkengine.detectors.repetition.units import describe
 
-LIMITS = CycleLimits(minimum_copies=3, minimum_span=24, short_period=0, short_span=24, longest_period=64)
-
-
-def readings(tokens: Sequence[int], limits: CycleLimits = LIMITS, words: Sequence[bool] | None = None):
-    detector = CycleDetector(limits, words)
-    return [detector.push(token) for token in tokens]
+DRAW = random.Random(0)
 
 
-def span_of(tokens: Sequence[int], period: int) -> int:
-    """Brute force: how many tokens at the end repeat with this period."""
-    span = period
-    while span < len(tokens) and tokens[-span - 1] == tokens[-span - 1 + period]:
-        span += 1
-    return min(span, len(tokens))
+def told(tokens: Sequence[int], limits: RepetitionLimits | None = None, cuts: Sequence[int] = ()):
+    """Readings with the position at which each was known."""
+    streams = RepetitionStreams(limits)
+    slot, found, first = np.array([streams.open()]), [], 0
+    for end in [*cuts, len(tokens)]:
+        part = plain_units(np.array(tokens[first:end], np.int32))
+        events = streams.push(slot, np.array([len(part)]), part)
+        found += [(first + reading.offset, reading) for reading in readings(events)]
+        first = end
+    return found
 
 
-def brute_force(tokens: Sequence[int], limits: CycleLimits = LIMITS) -> bool:
-    return any(
-        span_of(tokens, p) >= max(limits.minimum_span, limits.minimum_copies * p)
-        for p in range(1, limits.longest_period + 1)
-        if p < len(tokens)
-    )
+def distinct(count: int, first: int = 1000) -> list[int]:
+    return DRAW.sample(range(first, first + 20_000), count)
 
 
-@settings(max_examples=120, deadline=None)
-@given(st.data())
-def test_a_cycle_is_found_when_brute_force_finds_it_and_never_otherwise(data):
-    alphabet = data.draw(st.sampled_from([2, 3, 10, 50_000]))
-    token = st.integers(0, alphabet - 1)
-    prefix = data.draw(st.lists(token, max_size=80))
-    unit = data.draw(st.lists(token, min_size=1, max_size=64))
-    tokens = prefix + unit * (3 + -(-48 // len(unit)))
-    found = readings(tokens)
-    for length, reading in enumerate(found, 1):
-        if reading is not None:
-            assert span_of(tokens[:length], reading.period) >= reading.span_tokens
-            assert reading.span_tokens >= LIMITS.minimum_span
-            assert reading.start + reading.span_tokens == length
-            assert brute_force(tokens[:length])
-    expected = next(length for length in range(1, len(tokens) + 1) if brute_force(tokens[:length]))
-    first = next((length for length, reading in enumerate(found, 1) if reading is not None), None)
-    assert first is not None
-    # Two-letter streams hold accidental short cycles that hide the long one for a while.
-    assert first <= expected + (2 * len(unit) + 24 if alphabet < 50_000 else 8)
+@pytest.mark.parametrize("period", [1, 2, 3, 7, 8, 13, 50, 333, 1024, 4096])
+def test_a_cycle_of_any_period_is_told_within_one_period_and_16_tokens_and_never_before_24(period):
+    head, unit = distinct(40), distinct(period, 30_000)
+    at, reading = told(head + unit * max(3, 48 // period + 2))[0]
+    repeated = at + 1 - 40 - period
+    assert 24 <= repeated <= max(24, period + 16)
+    assert not reading.stop
 
 
-@pytest.mark.parametrize("period", [1, 2, 3, 5, 16, 17, 100, 300, 512])
-def test_each_period_is_reported_with_its_true_length_and_start(period):
-    limits = CycleLimits(short_period=0)
-    tokens = [10_000 + i for i in range(37)] + [i % period for i in range(4 * max(period, 40))]
-    first = next((i, r) for i, r in enumerate(readings(tokens, limits)) if r is not None)
-    at, cycle = first
-    assert (cycle.period, cycle.start) == (period, 37)
-    assert at + 1 == 37 + max(limits.minimum_span, limits.minimum_copies * period)
-    assert cycle.copies == pytest.approx(cycle.span_tokens / period)
+def test_a_cycle_longer_than_the_limit_is_no_cycle():
+    unit = distinct(4097)
+    assert told(unit * 2, RepetitionLimits(cycles_only=True)) == []
 
 
-def test_a_period_beyond_the_longest_is_not_a_cycle():
-    tokens = [i % 513 for i in range(513 * 5)]
-    assert not any(readings(tokens, CycleLimits()))
+def test_a_cycle_stops_only_after_a_long_span_without_anything_new():
+    found = told(distinct(30) + distinct(20, 30_000) * 40)
+    stop_at, stop = found[-1]
+    assert (stop.rule, stop.stop) == ("cycle", True)
+    assert stop_at + 1 - 30 == RepetitionLimits().span
+    assert [reading.stop for _, reading in found] == [False, True]
 
 
-def test_the_cycle_ends_with_the_first_other_token_and_a_new_one_is_found():
-    limits = CycleLimits(short_period=0)
-    found = readings([1, 2, 3] * 30 + [9] + [4, 5, 6, 7] * 30, limits)
-    assert found[89] is not None
-    assert found[90] is None
-    assert found[-1] == Cycle(4, 30.0, 120, 91)
+def test_collapsed_logits_stop_a_cycle_sooner_and_only_where_all_of_it_is_calm():
+    unit = distinct(8)
+    for entropy, expected in ((0.0, True), (0.5, False)):
+        streams = RepetitionStreams()
+        units = plain_units(np.array(unit * 12, np.int32))
+        calm = np.full(len(units), entropy, np.float32)
+        found = list(readings(streams.push(np.array([streams.open()]), np.array([len(units)]), units, calm, 0.01)))
+        assert any(reading.stop for reading in found) is expected
 
 
-def test_a_cycle_inside_a_cycle_is_followed_to_the_outer_one():
-    unit = [7] * 20 + [8] * 3 + [9]
-    found = readings(unit * 8, CycleLimits(short_period=0))
-    assert found[-1] is not None
-    assert found[-1].period == len(unit)
+def test_a_loop_that_ends_by_itself_is_told_as_recovered():
+    found = told(distinct(30) + distinct(10, 30_000) * 6 + distinct(60, 60_000))
+    assert [reading.rule for _, reading in found] == ["cycle", "recovered"]
 
 
-def test_short_periods_of_signs_need_a_longer_span_than_those_of_words():
-    words = [False] * 10 + [True] * 10
-    dashes, word = [3] * 127, [13] * 127
-    assert not any(readings(dashes, CycleLimits(), words))
-    assert readings([*dashes, 3], CycleLimits(), words)[-1] is not None
-    first = next(i for i, r in enumerate(readings(word, CycleLimits(), words), 1) if r is not None)
-    assert first == CycleLimits().minimum_span
+def test_near_copies_with_a_counter_are_told_within_three_periods():
+    unit, tokens = distinct(30), distinct(40, 30_000)
+    for copy in range(6):
+        tokens += [*unit[:10], 90_000 + copy, *unit[10:]]
+    at, reading = told(tokens)[0]
+    assert reading.rule in ("near_copy", "reuse")
+    assert at < 40 + 31 + 3 * 31
 
 
-def test_memory_stays_bounded_over_a_long_stream_and_positions_stay_true():
-    detector = CycleDetector()
-    for token in range(20_000):
-        detector.push(token % 7919)
-    size = sum(sys.getsizeof(getattr(detector, slot)) for slot in ("_ring", "_slots"))
-    assert size <= 64 * 1024
-    last = None
-    for i in range(300):
-        last = detector.push(90_000 + i % 10)
-    assert last == Cycle(10, 30.0, 300, 20_000)
+def test_the_same_stretch_coming_back_with_gaps_is_told():
+    stretch, tokens = distinct(40), []
+    for number in range(6):
+        tokens += stretch + distinct(12, 30_000 + 20_000 * number)
+    assert told(tokens)[0][1].rule == "reuse"
+
+
+def test_text_that_does_not_repeat_tells_nothing():
+    assert told([DRAW.randrange(49_000) for _ in range(20_000)]) == []
+
+
+def test_a_slot_that_is_used_again_knows_nothing_of_the_stream_before():
+    streams, unit = RepetitionStreams(), plain_units(np.array(distinct(60), np.int32))
+    slot = streams.open()
+    streams.push(np.array([slot]), np.array([60]), unit)
+    streams.close(slot)
+    again = streams.open()
+    assert again == slot
+    assert len(streams.push(np.array([again]), np.array([60]), unit)) == 0
+
+
+def test_a_stream_keeps_64_kib_at_most():
+    assert STREAM.itemsize <= 64 * 1024
+
+
+def test_streams_of_one_call_do_not_mix():
+    streams = RepetitionStreams()
+    slots = np.array([streams.open() for _ in range(3)])
+    loop, other = distinct(10) * 8, distinct(80, 30_000)
+    found = []
+    for one, two in zip(loop, other, strict=True):
+        units = plain_units(np.array([two, one, two], np.int32))
+        found += [reading.row for reading in readings(streams.push(slots, np.array([1, 2, 3]), units))]
+    assert set(found) == {1}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=300), st.lists(st.integers(0, 300), max_size=8))
+def test_cutting_a_stream_into_other_calls_changes_nothing(tokens, cuts):
+    cuts = sorted(cut for cut in cuts if cut <= len(tokens))
+    assert told(tokens, cuts=cuts) == told(tokens)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 2), min_size=30, max_size=160))
+def test_a_cycle_that_is_told_is_one_token_by_token(tokens):
+    for at, reading in told(tokens, RepetitionLimits(cycles_only=True)):
+        if reading.rule == "cycle":
+            span = tokens[at + 1 - reading.span : at + 1]
+            assert all(a == b for a, b in zip(span, span[reading.period :], strict=False))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=200), st.lists(st.integers(0, 200), max_size=6))
+def test_splitting_a_text_anywhere_gives_the_same_units(text, cuts):
+    def units(pieces: Sequence[str]) -> list[int]:
+        reader = TextUnits()
+        return [int(unit) for piece in pieces for unit in reader.push(piece)] + [int(unit) for unit in reader.end()]
+
+    bounds = [0, *sorted(cut for cut in cuts if cut <= len(text)), len(text)]
+    pieces = [text[first:end] for first, end in pairwise(bounds)]
+    assert units(pieces) == units([text])
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\0" * 50, "e\u0301", "\u200b\u2060", "👩\u200d👩\u200d👧"])
+def test_any_character_has_a_kind_and_a_weight(text):
+    kind, weight = describe(text)
+    assert 0 <= kind < 8
+    assert 0 < weight < 64
 
 
 def test_limits_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="minimum_copies >= 2"):
-        CycleDetector(CycleLimits(minimum_copies=1))
+    with pytest.raises(ValueError, match="longest_period is 5000"):
+        RepetitionLimits(longest_period=5000)
+    with pytest.raises(ValueError, match="at least 2 copies"):
+        replace(RepetitionLimits(), copies=1)
 
 
 def test_seq_rep_n_is_the_share_of_n_grams_seen_before():
@@ -119,3 +165,7 @@ def test_seq_rep_n_is_the_share_of_n_grams_seen_before():
     assert seq_rep_n([1] * 13) == pytest.approx(0.9)
     assert seq_rep_n([1, 2], 4) == 0.0
     assert seq_rep_n([1, 2, 1, 2, 1], 2) == pytest.approx(0.5)
+
+
+def test_a_reading_tells_its_copies():
+    assert RepetitionReading(0, 0, "cycle", False, 10, 35, 0, 0.0).copies == 3.5

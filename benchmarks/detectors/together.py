@@ -34,6 +34,8 @@ STEPS, STEPS_QUICK = 600, 120
 WARM_STEPS = 16
 """Before the measured ones: what compiles or fills its tables does it there."""
 PROMPT_TOKENS = 128
+WAVERING = ("mistral-large",)
+"""Answers in another language now and then: what is found there is right."""
 REPLIES = 200
 """Of each language."""
 REPEATS, REPEATS_QUICK = 7, 3
@@ -56,6 +58,8 @@ def texts_by_language(options: DetectorOptions) -> list[list[list[int]]]:
     """Token ids of healthy replies, language by language; of this project's English prompts where there is no data."""
     texts: dict[str, list[str]] = {}
     for reply in healthy(options):
+        if reply.model in WAVERING or reply.task != "monolingual":
+            continue
         if len(own := texts.setdefault(reply.language, [])) < REPLIES:
             own.append(reply.completion + "\n\n")
     if not texts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from checkengine.detectors.language.reader import LanguageLimits, LanguageReadin
 from checkengine.detectors.language.tokens import TokenReader, foreign_rows
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
+from checkengine.guards.flat import flat_tokens
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
 from checkengine.guards.settings import LanguageSettings
 from checkengine.guards.step import SequenceStart, StepView
@@ -119,9 +119,8 @@ class LanguageGuard(ReportsOnce):
             if sequence not in known:
                 self._start(SequenceStart(0, sequence), int(step.output_lengths[row]))
         slots = np.fromiter((known[sequence] for sequence in step.sequences), np.int64, len(step.sequences))
-        ends = np.fromiter(accumulate(map(len, step.tokens)), np.int64, len(step.tokens))
-        tokens = np.fromiter(chain.from_iterable(step.tokens), np.int64, int(ends[-1]) if len(ends) else 0)
-        return slots, ends, tokens
+        flat = flat_tokens(step)
+        return slots, flat.ends, flat.tokens
 
     def _read(self, found: list[Finding], step: StepView, row: int, offset: int) -> None:
         sequence = step.sequences[row]

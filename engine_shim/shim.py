@@ -18,6 +18,7 @@ from checkengine.detectors.logits.stats import Level, RowStats
 from checkengine.detectors.recurrence import LoopNorms
 from checkengine.detectors.recurrence_hook import RecurrenceWatch, last_rows, watch_recurrence
 from checkengine.engine_shim.adapter import EngineAdapter
+from checkengine.engine_shim.given import as_token_ids, length_of, version_of
 from checkengine.engine_shim.parts import Part
 from checkengine.engine_shim.possible import PossibleActions
 from checkengine.guards.action import Action, ActionKind
@@ -392,33 +393,3 @@ class StepScope:
         bus.publish(
             StepMeasured(record.step, len(record.handles), len(record.token_ids), seconds, self._cpu * 1e-9, now)
         )
-
-
-def version_of(logits: object) -> int:
-    """Counts what torch wrote into a tensor in place; what numpy wrote into its memory shows in no count."""
-    try:
-        return int(logits._version)  # type: ignore[attr-defined]
-    except (AttributeError, RuntimeError):
-        # Tensors made in inference mode have no count.
-        return -1
-
-
-def length_of(rows: object) -> int:
-    """What has no length counts as a row, so that it fails inside the part that reads it."""
-    try:
-        return len(rows)  # type: ignore[arg-type]
-    except TypeError:
-        return 1
-
-
-def as_token_ids(tokens: object) -> NDArray[np.int32]:
-    """Integers too wide for a token id become the nearest id that fits: as impossible as before, where a plain cast
-    could make a possible one of them, and a guard that overflows would be off for everyone."""
-    ids = np.asarray(tokens)
-    if ids.dtype == np.int32:
-        return ids
-    if ids.size and not np.issubdtype(ids.dtype, np.integer):
-        raise TypeError(f"token ids are integers, not {ids.dtype}")
-    bounds = np.iinfo(np.int32)
-    clipped: NDArray[np.int32] = np.clip(ids, bounds.min, bounds.max).astype(np.int32)
-    return clipped

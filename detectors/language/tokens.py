@@ -100,9 +100,10 @@ def advance_rows(
         for at in range(first, ends[row]):
             kept[slot, counts[slot, WRITTEN] % KEPT] = tokens[at]
             counts[slot, WRITTEN] += 1
-            waiting = counts[slot, WRITTEN] - counts[slot, READ]
+            # Rows take turns, so that no step reads all of them.
+            is_turn = (counts[slot, WRITTEN] + slot) % GROUP == 0
             # After an event the rest of the row waits until that is decided: more than is kept cannot come in a step.
-            is_due = seen[row] == 0 and (waiting >= GROUP or urgent[row] >= 0)
+            is_due = seen[row] == 0 and (is_turn or urgent[row] >= 0)
             if is_due and _read_row(counts, rows, slot, table, totals, tally, model, limits):
                 seen[row] = 1
         if seen[row] == 0 and 0 < counts[slot, LEARN_AT] <= counts[slot, WRITTEN]:

@@ -17,7 +17,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 @kernel
-def _as_float32(word: Any, FORMAT: tl.constexpr) -> Any:
+def _as_float32(word: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     if FORMAT == 0:
         return word.to(tl.float32, bitcast=True)
     if FORMAT == 1:
@@ -27,7 +27,9 @@ def _as_float32(word: Any, FORMAT: tl.constexpr) -> Any:
 
 
 @kernel
-def _fingerprint_terms(word: Any, nan: Any, keys: Any, FORMAT: tl.constexpr, CANONICAL: tl.constexpr) -> Any:
+def _fingerprint_terms(
+    word: tl.tensor, nan: tl.tensor, keys: tl.tensor, FORMAT: tl.constexpr, CANONICAL: tl.constexpr
+) -> tl.tensor:
     """As detectors/logits/fingerprint.py defines them, as int64; 64-bit arithmetic wraps."""
     if FORMAT == 0:
         bits = word.to(tl.uint32, bitcast=True).to(tl.uint64)
@@ -39,7 +41,7 @@ def _fingerprint_terms(word: Any, nan: Any, keys: Any, FORMAT: tl.constexpr, CAN
 
 
 @kernel
-def _joined(high: Any, second: Any, index: Any, total: Any, weighted: Any) -> Any:
+def _joined(high: tl.tensor, second: tl.tensor, index: tl.tensor, total: tl.tensor, weighted: tl.tensor) -> tl.tensor:
     """Lanes (or stretches) to one: maximum, second largest, lowest index, exponential sums at the maximum."""
     top = tl.max(high, 0)
     at = tl.min(tl.where(high == top, index, 0x7FFFFFFFFFFFFFFF), 0)
@@ -51,15 +53,15 @@ def _joined(high: Any, second: Any, index: Any, total: Any, weighted: Any) -> An
 
 @kernel
 def read_stretches(
-    words: Any,
-    stride: Any,
-    columns: Any,
-    width: Any,
-    keys: Any,
-    floats: Any,
-    counts: Any,
-    wide: Any,
-    field: Any,
+    words: tl.tensor,
+    stride: tl.tensor,
+    columns: tl.tensor,
+    width: tl.tensor,
+    keys: tl.tensor,
+    floats: tl.tensor,
+    counts: tl.tensor,
+    wide: tl.tensor,
+    field: tl.tensor,
     FORMAT: tl.constexpr,
     FULL: tl.constexpr,
     LANES: tl.constexpr,
@@ -126,15 +128,15 @@ def read_stretches(
 
 @kernel
 def join_stretches(
-    floats: Any,
-    counts: Any,
-    wide: Any,
-    field: Any,
-    stretches: Any,
-    row_floats: Any,
-    row_counts: Any,
-    row_wide: Any,
-    rows: Any,
+    floats: tl.tensor,
+    counts: tl.tensor,
+    wide: tl.tensor,
+    field: tl.tensor,
+    stretches: tl.tensor,
+    row_floats: tl.tensor,
+    row_counts: tl.tensor,
+    row_wide: tl.tensor,
+    rows: tl.tensor,
     FULL: tl.constexpr,
     STRETCHES: tl.constexpr,
 ) -> None:

@@ -106,3 +106,33 @@ def test_a_row_is_cut_into_few_stretches_where_many_rows_fill_the_device(rows, c
     assert 1 <= stretches <= triton_backend.MOST_STRETCHES
     assert rows * stretches <= max(triton_backend.PROGRAMS, rows)
     assert stretches == 1 or columns / stretches >= triton_backend.STRETCH / 2
+
+
+COMPILES = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from checkengine.detectors.logits.triton_kernel import join_stretches, read_stretches
+
+reads = dict(words=None, stride="i32", columns="i32", width="i32", keys="*i64", floats="*fp32", counts="*i32",
+             wide="*i64", field="i32", FORMAT="constexpr", FULL="constexpr", LANES="constexpr")
+joins = dict(floats="*fp32", counts="*i32", wide="*i64", field="i32", stretches="i32", row_floats="*fp32",
+             row_counts="*i32", row_wide="*i64", rows="i32", FULL="constexpr", STRETCHES="constexpr")
+for target, binary in ((GPUTarget("cuda", 90, 32), "cubin"), (GPUTarget("hip", "gfx942", 64), "hsaco")):
+    for form, words in enumerate(("*i32", "*i16", "*i16")):
+        constants = {"FORMAT": form, "FULL": True, "LANES": 1024}
+        done = compile(ASTSource(read_stretches, reads | {"words": words}, constexprs=constants), target=target)
+        assert binary in done.asm
+    compile(ASTSource(join_stretches, joins, constexprs={"FULL": True, "STRETCHES": 16}), target=target)
+print("compiled")
+"""
+
+
+def test_the_kernels_compile_for_an_nvidia_and_an_amd_gpu(tmp_path):
+    """What the interpreter lets pass, a compiler may not (annotations that name a Python global, for one)."""
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILES], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == "compiled"

@@ -186,7 +186,7 @@ class DriftSettings(GuardSettings):
 
     baseline: int = Field(1000, ge=200)
     """Values before a change can be told; the baseline keeps growing afterwards."""
-    requests_per_false_alarm: float = Field(3e6, gt=1)
+    requests_per_false_alarm: float = Field(2e6, gt=1)
     """Over all series together, when each gets a value a request; at least so many on average…"""
     series: int = Field(32, ge=1)
     """…as long as there are no more series than this."""

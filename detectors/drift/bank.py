@@ -12,10 +12,10 @@ when, may change at will.
 Assumption, categories: independent draws with any fixed probabilities (`categories`).
 
 No theorem here covers a series that depends on its own past. Where the lag-1 autocorrelation of its ranks shows
-(4 standard errors at 1,000, 2,000, 4,000… values), an unstratified series is judged by the residuals of a first-order
+(5 standard errors at 1,000, 2,000, 4,000… values), an unstratified series is judged by the residuals of a first-order
 autoregression, fitted to everything before; that its innovations are independent is then assumed, and the bound is
-empirical. So is that of a stratified series which shows such dependence. Alarms of both say `dependent`. Of 10,000
-exchangeable series, six or so are taken for dependent ones at one of the first ten checks.
+empirical. So is that of a stratified series which shows such dependence. Alarms of both say `dependent`. Of a
+million exchangeable series, six or so are taken for dependent ones at one of the first ten checks.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SPREADS = (1.3, 2.0, 0.8, 0.55)
 """Ratios of the standard deviations."""
 TAIL_SHARES = {1: 0.01, 4: 0.015, 16: 0.03}
 """Share of the values that lies beyond each outer edge after the change, by the edge's rank."""
-WEIGHT_OF_SHIFTS, WEIGHT_OF_SPREADS = 0.64, 0.2
+WEIGHT_OF_SHIFTS, WEIGHT_OF_SPREADS = 0.7, 0.18
 TILTS = 2 * len(SHIFTS) + len(SPREADS)
 
 

@@ -10,9 +10,9 @@ from checkengine.detectors.drift.compiled import compiled, scrambled
 from checkengine.detectors.drift.urn import bin_of, keep_extremes, key_of, ordered_bits, set_tails, sum_up, warm
 from checkengine.detectors.drift.wagers import forget_bets, settle, tell
 
-STANDARD_ERRORS = 4.0
-"""Mean product of neighbours' scores at which a series counts as dependent; 1 in 16,000 independent ones does, a check.
-"""
+STANDARD_ERRORS = 5.0
+"""Mean product of neighbours' scores at which a series counts as dependent: a check does so to 1 in 1.7 million
+independent ones."""
 CALM = 20.0
 """While a bet has won more than this, a check for dependence waits: the change itself looks like dependence."""
 

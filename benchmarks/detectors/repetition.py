@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from checkengine.benchmarks.detectors import DetectorOptions
-from checkengine.benchmarks.detectors.corpus import Corpus, hard_negatives
+from checkengine.benchmarks.detectors.corpus import CHUNKS, QUICK_CHUNKS, Corpus, hard_negatives
 from checkengine.benchmarks.detectors.repetition_loops import exact_loop, near_loop
 from checkengine.benchmarks.detectors.replies import degenerate, healthy
 from checkengine.benchmarks.detectors.tokenizer import encode, tokenizer
@@ -51,7 +51,7 @@ def figures(options: DetectorOptions) -> list[dict[str, Any]]:
     found = [*exact_figures(options), *cost_figures(options)]
     if options.data is not None and healthy(options):
         found += [*near_figures(options, units), *reply_figures(options, units)]
-    return found + hard_figures(hard_negatives(options), units)
+    return found + hard_figures(hard_negatives(options), units, QUICK_CHUNKS if options.quick else CHUNKS)
 
 
 class Reader:
@@ -139,7 +139,7 @@ def is_told_in_text(text: str) -> bool:
     return any(finding.severity > Severity.INFO for finding in [*guard.push(text), *guard.end()])
 
 
-def hard_figures(corpus: Corpus, units: Tokens) -> list[dict[str, Any]]:
+def hard_figures(corpus: Corpus, units: Tokens, wanted: int) -> list[dict[str, Any]]:
     """Stops, and warnings for the record, apart for chunks that hold four exact copies over 128 tokens or more."""
     reader = Reader(units)
     counts = {True: np.zeros(3, np.int64), False: np.zeros(3, np.int64)}
@@ -151,7 +151,7 @@ def hard_figures(corpus: Corpus, units: Tokens) -> list[dict[str, Any]]:
     chunks, plain = len(corpus), counts[False]
     million = 1e6 / max(1, chunks)
     return [
-        figure("repetition.hard.chunks", chunks, "chunks", 300_000, at_least=True),
+        figure("repetition.hard.chunks", chunks, "chunks", wanted, at_least=True),
         figure(
             "repetition.hard.stops",
             float(plain[2] * million),
@@ -161,7 +161,7 @@ def hard_figures(corpus: Corpus, units: Tokens) -> list[dict[str, Any]]:
         {**figure("repetition.hard.warnings", float(plain[1] * million), "per million, not periodic", 20_000)},
         figure(
             "repetition.periodic.stops",
-            float(counts[True][2]) / max(1, counts[True][0]),
+            float(counts[True][2] / max(1, counts[True][0])),
             "of periodic chunks told",
             0.5,
         ),
@@ -239,7 +239,7 @@ def peer_rule_in_python(tokens: list[int], smallest: int, largest: int, count: i
     return False
 
 
-@njit
+@njit  # type: ignore[untyped-decorator]
 def peer_rule(tokens: Tokens, smallest: int, largest: int, count: int) -> bool:
     """True where the rule fires at any token: some lag agrees with itself for (count - 1) patterns."""
     for size in range(smallest, largest + 1):
@@ -251,7 +251,7 @@ def peer_rule(tokens: Tokens, smallest: int, largest: int, count: int) -> bool:
     return False
 
 
-@njit
+@njit  # type: ignore[untyped-decorator]
 def is_periodic(tokens: Tokens) -> bool:
     """At least 4 exact copies over at least 128 tokens, at any period."""
     for period in range(1, len(tokens) // 4 + 1):

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="untyped-decorator, no-any-return, assignment, return-value, arg-type"
+# numba is untyped, and what it compiles has fixed-width integers where the annotations say int.
 """One token of a stream after another, compiled: what repeats, since when and how exactly.
 
 An index of 8-grams proposes a lag; only comparison with the ring decides. Nothing is searched, so the cost of a token
@@ -48,7 +50,15 @@ EVENT_FIELDS = 7
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+def compiled(function: Any) -> Any:
+    """Kept on disk where numba finds a place to write."""
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        return njit(nogil=True)(function)
+
+
+@compiled
 def push_rows(
     streams: Any, slots: Ints, ends: Ints, units: Any, entropy: Any, calm: float, limits: Any, events: Ints
 ) -> int:

@@ -44,10 +44,9 @@ RUNS = 32
 Floats = NDArray[np.float64]
 
 
-def healthy_kinds(texts: Sequence[Text], classes: NDArray[np.int64]) -> Floats:
-    """P of a class behind a form, shape (KINDS, forms, CLASSES)."""
+def healthy_kinds(texts: Sequence[Text], ids: Sequence[NDArray[Any]], classes: NDArray[Any]) -> Floats:
+    """P of a class behind a form, shape (KINDS, forms, CLASSES); `ids` are the texts' tokens."""
     draw = np.random.default_rng(0)
-    ids = encode([text.text for text in texts])
     rows = [(text.kind, classes[row[:512]]) for text, row in zip(texts, ids, strict=True) if len(row) > 8]
     start = {kind: order % KINDS for order, kind in enumerate(draw.permutation(sorted({kind for kind, _ in rows})))}
     labels = np.array([start[kind] for kind, _ in rows])
@@ -156,9 +155,15 @@ def write(out: Path, texts: Sequence[Text]) -> None:
     vocabulary = Vocabulary.from_tokenizer(tokenizer())
     classes = classes_of(vocabulary.pieces, vocabulary.special).astype(np.int64)
     words, pairs = function_words(texts)
-    merges = text_merges([text.text for text in texts])
+    written = [text.text for text in texts]
+    merges = text_merges(written)
+    read = tokenizer_of(merges.tolist())
+    own_pieces = Vocabulary.from_tokenizer(read)
+    own_classes = classes_of(own_pieces.pieces, own_pieces.special).astype(np.int64)
+    own = [np.asarray(each.ids) for each in read.encode_batch_fast(written, add_special_tokens=False)]
     arrays: dict[str, Any] = {
-        "healthy": tables.levels(healthy_kinds(texts, classes)),
+        "healthy": tables.levels(healthy_kinds(texts, encode(written), classes)),
+        "text_healthy": tables.levels(healthy_kinds(texts, own, own_classes)),
         "salad": tables.levels(salad_kinds(classes)),
         "text_salad": tables.levels(text_salad(merges)),
         "words": np.frombuffer(" ".join(words).encode(), np.uint8),

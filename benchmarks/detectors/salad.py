@@ -61,7 +61,10 @@ def _recall(tables: SaladTables, name: str, runs: Sequence[SaladRun]) -> Iterato
     for logits, how in ((False, "tokens"), (True, "tokens and entropy")):
         delays = [delay(tables, run, logits=logits) for run in runs]
         yield recall(f"{name}, {how}", delays)
-    yield recall(f"{name}, text", [text_delay(tokenizer().decode(run.tokens[run.first :])) for run in runs])
+    yield recall(
+        f"{name}, text",
+        [text_delay(tokenizer().decode(run.tokens[run.first :]), len(run.tokens) - run.first) for run in runs],
+    )
 
 
 def recall(name: str, delays: Sequence[int | None]) -> dict[str, Any]:
@@ -90,16 +93,18 @@ def ids_delay(tables: SaladTables, ids: Sequence[int]) -> int | None:
     return int(fired[0]) + 1 if len(fired) else None
 
 
-def text_delay(text: str) -> int | None:
-    """In tokens of the package's own vocabulary."""
-    return ids_delay(text_tables(), text_tokenizer().encode(text, add_special_tokens=False).ids)
+def text_delay(text: str, tokens: int = WITHIN) -> int | None:
+    """In tokens of the model that wrote the text, `tokens` in all, taken as equally long."""
+    ids = text_tokenizer().encode(text, add_special_tokens=False).ids
+    found = ids_delay(text_tables(), ids)
+    return None if found is None else max(1, round(found * tokens / len(ids)))
 
 
 def made(tables: SaladTables, count: int) -> Iterator[dict[str, Any]]:
     for name, make in MADE.items():
         texts = [make(random.Random(seed)) for seed in range(count)]
         yield recall(f"{name}, tokens", [ids_delay(tables, ids.tolist()) for ids in encode(texts)])
-        yield recall(f"{name}, text", [text_delay(text) for text in texts])
+        yield recall(f"{name}, text", [ids_delay(text_tables(), text_tokenizer().encode(text).ids) for text in texts])
     yield recall("control tokens, tokens", [ids_delay(tables, leaking(random.Random(seed))) for seed in range(count)])
     if importlib.util.find_spec("mistral_common") is None:
         print("mistral-common is not installed: its vocabularies are left out", file=sys.stderr)

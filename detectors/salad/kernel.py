@@ -46,6 +46,7 @@ FOREIGN_LEAST = 4
 """Bytes of a foreign word: a single Greek letter is a formula."""
 NATIVE_BYTES = 96
 """Of one script in a row that make it the sequence's own: a turn of language is no salad..."""
+APART_BYTES = 5
 NATIVE_LETTERS = 40
 """... or half of so many tokens."""
 WORD_SEEN, WORD_NEW, WORD_DEPLETED, WORD_FADE = -0.8, 1.2, 3.5, 0.4
@@ -156,7 +157,8 @@ def own_script(script: Any, whole: Any) -> bool:
     whole[SCRIPT_COUNTS + script] += 1
     whole[LETTERS] += 1
     count = whole[SCRIPT_COUNTS + script]
-    long = whole[FOREIGN] != 0 and whole[FOREIGN_BYTES] >= NATIVE_BYTES
+    # A run that stands by itself (at the beginning, in quotes) is what the text is about.
+    long = whole[FOREIGN] != 0 and whole[FOREIGN_BYTES] >= (NATIVE_BYTES if whole[FOREIGN] == 1 else APART_BYTES)
     if long or (whole[LETTERS] >= NATIVE_LETTERS and 2 * count > whole[LETTERS]):
         whole[EXPECTED] |= np.int64(1) << script
     return bool((whole[EXPECTED] >> script) & 1)

@@ -8,7 +8,7 @@ from functools import cache
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from checkengine.detectors.salad.table import SaladTables
+from checkengine.detectors.salad.table import SaladTables, text_pairs
 from checkengine.detectors.salad.tables import load_tables
 from checkengine.detectors.vocabulary import Vocabulary
 
@@ -42,7 +42,7 @@ def tokenizer_of(pairs: Sequence[Sequence[int]]) -> Tokenizer:
 
 @cache
 def text_tables() -> SaladTables:
-    return SaladTables(Vocabulary.from_tokenizer(text_tokenizer()), load_tables().text_salad)
+    return SaladTables(Vocabulary.from_tokenizer(text_tokenizer()), text_pairs())
 
 
 class TextPieces:

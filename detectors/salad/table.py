@@ -60,14 +60,25 @@ class Pairs:
 @cache
 def pairs() -> Pairs:
     known = load_tables()
+    return _pairs(known.healthy, known.salad)
+
+
+@cache
+def text_pairs() -> Pairs:
+    """Over the vocabulary that text is read with; random ids are among its kinds of salad."""
+    known = load_tables()
+    return _pairs(known.text_healthy, known.text_salad)
+
+
+def _pairs(healthy: NDArray[np.float64], salad: NDArray[np.float64]) -> Pairs:
     own = np.full(CLASSES, k.STEEPEST)
     for token_class, most in CEILINGS.items():
         own[token_class] = most
     ceiling = np.minimum(own[: len(TokenClass), None], own[None, :])
-    flat = known.healthy.transpose(1, 2, 0).reshape(-1, len(known.healthy))
+    flat = healthy.transpose(1, 2, 0).reshape(-1, len(healthy))
     return Pairs(
         np.ascontiguousarray(flat, np.float32),
-        np.ascontiguousarray(known.salad, np.float32),
+        np.ascontiguousarray(salad, np.float32),
         np.ascontiguousarray(ceiling.ravel(), np.float32),
     )
 
@@ -85,17 +96,13 @@ class SaladTables:
     `available` is False where ids are in no order of frequency: nothing is read then.
     """
 
-    def __init__(self, vocabulary: Vocabulary, salad: NDArray[np.float64] | None = None) -> None:
-        """`salad`: P of a class in each kind of salad, where it is known of this vocabulary better than in general."""
+    def __init__(self, vocabulary: Vocabulary, known: Pairs | None = None) -> None:
+        """`known`: what was counted over this very vocabulary; without it, what holds in general."""
         self.available = in_order_of_frequency(vocabulary.pieces)
         self.tokens = token_table(vocabulary)
         """Shape (size + 1, TOKEN_COLUMNS), int32; the last row stands for ids outside the vocabulary."""
         self.joins = WordJoins(vocabulary, self.tokens)
-        if salad is None:
-            self.pairs = with_random(pairs(), self.tokens[:-1, k.CLASS])
-        else:
-            known = pairs()
-            self.pairs = Pairs(known.healthy, np.ascontiguousarray(salad, np.float32), known.ceiling)
+        self.pairs = known or with_random(pairs(), self.tokens[:-1, k.CLASS])
         self.word_pairs = load_tables().word_pairs
 
     def __len__(self) -> int:

@@ -25,8 +25,10 @@ class Tables:
     """P of a class behind a form, shape (kinds, forms, CLASSES): kinds of healthy text."""
     salad: NDArray[np.float64]
     """P of a class, shape (CLASSES, kinds): salad of strong and of weak corruption."""
+    text_healthy: NDArray[np.float64]
+    """As `healthy`, of text cut into the vocabulary below."""
     text_salad: NDArray[np.float64]
-    """The same of salad's text, cut anew into the vocabulary below; the last kind is random ids and high temperature."""
+    """As `salad`, of its text cut anew into the vocabulary below; the last kind is random ids."""
     words: tuple[str, ...]
     """Function words of fifteen languages."""
     word_pairs: NDArray[np.uint8]
@@ -40,12 +42,16 @@ class Tables:
 def load_tables() -> Tables:
     content = resources.files(__package__).joinpath(FILE).read_bytes()
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        healthy = probabilities(file["healthy"]).reshape(-1, len(TokenClass), CLASSES)
+        healthy, text_healthy = (
+            probabilities(file[name]).reshape(-1, len(TokenClass), CLASSES) for name in ("healthy", "text_healthy")
+        )
         salad, text_salad = (probabilities(file[name]).reshape(CLASSES, -1) for name in ("salad", "text_salad"))
         words = tuple(file["words"].tobytes().decode().split())
         pairs, merges = file["word_pairs"], file["merges"].astype(np.int64)
     healthy /= healthy.sum(axis=2, keepdims=True)
-    return Tables(healthy, salad / salad.sum(axis=0), text_salad / text_salad.sum(axis=0), words, pairs, merges)
+    text_healthy /= text_healthy.sum(axis=2, keepdims=True)
+    salad, text_salad = salad / salad.sum(axis=0), text_salad / text_salad.sum(axis=0)
+    return Tables(healthy, salad, text_healthy, text_salad, words, pairs, merges)
 
 
 def probabilities(levels: NDArray[np.uint8]) -> NDArray[np.float64]:

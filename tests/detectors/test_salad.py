@@ -334,10 +334,10 @@ def test_salad_of_the_demo_model_is_caught(demo, case):
 
 
 def test_the_evidence_begins_where_the_text_turns_to_salad():
-    starts = []
+    starts, tables = [], SaladTables(Vocabulary.from_tokenizer(TOKENIZER))
     for seed, text in enumerate(TEXTS[1:60:2]):
         ids = ids_of(text)[:120]
-        if len(ids) == 120 and (found := first_alarm(ids[64:] + random_ids(len(TABLES), seed), prompt=ids[:64])):
+        if len(ids) == 120 and (found := first_alarm(ids[64:] + random_ids(len(TABLES), seed), tables, ids[:64])):
             assert found[0] >= 56
             starts.append(found[1].start)
     assert len(starts) >= 10

@@ -13,6 +13,7 @@ from pydoc_data import topics
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from checkengine.detectors.salad import text_tokenizer
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.build import build_guards
 from checkengine.guards.finding import Severity
@@ -169,7 +170,8 @@ def test_several_tokens_of_a_step_are_read_in_order(vocabulary, step_of):
 
 def test_a_text_is_read_the_same_whole_and_in_pieces_and_its_salad_is_placed():
     good = " ".join(TEXTS[5].split())[:1500]
-    bad = "".join(random.Random(2).choice(BROKEN.split(" ")) for _ in range(60))
+    draw = random.Random(2)
+    bad = text_tokenizer().decode([draw.randrange(256, 16_000) for _ in range(300)])
     text = f"{good} {bad}"
 
     def read(size: int) -> list[TextFinding]:
@@ -181,13 +183,7 @@ def test_a_text_is_read_the_same_whole_and_in_pieces_and_its_salad_is_placed():
     assert whole == pieces
     (finding,) = whole
     assert (finding.kind, finding.severity) == ("text.salad", Severity.ERROR)
-    assert len(good) - 30 <= finding.at["char"] <= len(good) + 60
-
-
-BROKEN = (
-    "makingBreak TYYbending Bonesie) 00 vsSof)• inno?ssphalt!s +orIteo it's** \nHev'** cakiteiche-b. ern also,a# "
-    "wis -3\n1.0 bons"
-)
+    assert len(good) - 30 <= finding.at["char"] <= len(good) + 150
 
 
 @pytest.mark.parametrize("text", ["\ud800" * 50, "\x00" * 5000, "", "a" * 100_000, "\U0010ffff" * 300, " " * 4000])

@@ -51,13 +51,13 @@ class WordJoins:
         return [part.id for part in self._model.tokenize(first + second)] == [previous, token]
 
 
-@njit(cache=True)
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def place_of(key: Any) -> Any:
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mixed >> np.uint64(48))
 
 
-@njit(cache=True)
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def look_up(slots: Any, ids: Any, wholes: Any, tokens: Any, keys: Any, values: Any, found: Any, asked: Any) -> int:
     """Fills `found` from the cache and `asked` with (row, pair) of what it lacks."""
     count, size = 0, len(tokens) - 1

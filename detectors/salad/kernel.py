@@ -63,13 +63,13 @@ MEMORY_TOKENS = 65536.0
 """The baseline follows the model over so many tokens."""
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def let_go(whole: Any, real: Any) -> None:
     real[TRANSITIONS] = 0.0
     whole[REMEMBERED] = 0
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def follow(at: Any, known: Any, shares: Any) -> Any:
     """Probability under a mixture of kinds, whose probabilities are known[at]; its weights move in place."""
     kinds = known.shape[1]
@@ -82,7 +82,7 @@ def follow(at: Any, known: Any, shares: Any) -> Any:
     return total
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def transition(weight: Any, pair: Any, token: Any, ceiling: Any, whole: Any, real: Any, memory: Any) -> None:
     if weight <= 0.0:
         if real[TRANSITIONS] > 0.0:
@@ -108,13 +108,13 @@ def transition(weight: Any, pair: Any, token: Any, ceiling: Any, whole: Any, rea
     real[TRANSITIONS] += min(weight, ceiling[pair]) * keep * again
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def broken(row: Any, whole: Any) -> bool:
     """Whether this token breaks a character off, or goes on with one that nobody began."""
     needed = whole[NEEDED]
     whole[NEEDED] = 0
     if row[EDGE] & PLAIN:
-        return needed > 0
+        return bool(needed > 0)
     if row[LEADING] > needed or row[END] < 0 or (row[EDGE] & BROKEN and row[LEADING] != needed):
         whole[NEEDED] = max(row[END], 0)
         return True
@@ -122,7 +122,7 @@ def broken(row: Any, whole: Any) -> bool:
     return False
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def foreign_word(row: Any, token: Any, whole: Any) -> bool:
     """Whether a word in a script that is not the sequence's own has just ended, between two small words."""
     script, edge = row[SCRIPT], row[EDGE]
@@ -142,7 +142,7 @@ def foreign_word(row: Any, token: Any, whole: Any) -> bool:
     return ended
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def new_mark(token: Any, whole: Any, real: Any) -> bool:
     """False where this token told already: the same foreign name again and again is no salad."""
     bit = np.int64(1) << (token % 63)
@@ -151,7 +151,7 @@ def new_mark(token: Any, whole: Any, real: Any) -> bool:
     return not known
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def own_script(script: Any, whole: Any) -> bool:
     """Counts a token of a writing system; true where it is the sequence's own by now."""
     whole[SCRIPT_COUNTS + script] += 1
@@ -164,7 +164,7 @@ def own_script(script: Any, whole: Any) -> bool:
     return bool((whole[EXPECTED] >> script) & 1)
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def push(
     slot: Any,
     token: Any,
@@ -235,7 +235,7 @@ def push(
     return text + (real[LOGITS] if text > 0.0 else np.float32(0.0))
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def push_batch(
     slots: Any,
     ids: Any,
@@ -281,7 +281,7 @@ def push_batch(
     return count
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def scan(
     ids: Any,
     first: Any,

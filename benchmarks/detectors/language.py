@@ -82,7 +82,7 @@ def delays(found: Sequence[Reply], truth: Consensus, options: DetectorOptions) -
     asian = _spliced(by, [("ja", "zh"), ("zh", "ja")], 12 * each, draw)
     return [
         *_quantiles("Latin to Latin", "characters", same, _characters, 60, 120),
-        *_quantiles("to another script", "letters", scripts, _letters, 8, 16),
+        *_quantiles("to another script", "letters", scripts, _letters, 8, 8),
         *_quantiles("other scripts to English", "characters", to_latin, _characters, 60, 120),
         *_quantiles("Japanese and Chinese", "characters", asian, _characters, 60, 120),
     ]
@@ -178,7 +178,7 @@ def hard(options: DetectorOptions) -> Figures:
             f"language: warnings on all chunks ({every} of {len(corpus)})",
             1e6 * every / max(1, len(corpus)),
             "per 1e6",
-            500,
+            100,
         ),
     ]
 

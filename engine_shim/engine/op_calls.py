@@ -84,9 +84,11 @@ def attend(call: OpCall, kernel: str | None = None) -> torch.Tensor:
         queries,
         np.array([0, len(call.query)], np.int32),
     )
-    output = KERNELS[name](attention_call(call), rows)
+    given = attention_call(call)
+    output = KERNELS[name](given, rows)
     for fault in faults:
         fault.attention_output(call.layer, output, lengths, queries)
+        fault.attended(call.layer, given, rows, output)
     return output
 
 

@@ -98,9 +98,11 @@ class _StepAttention:
         layer: int = module.layer_idx
         self.memory.write(layer, self.places, key, value)
         call = self._call(layer, query, options)
-        output = self.kernel(call, self._rows(layer))
+        rows = self._rows(layer)
+        output = self.kernel(call, rows)
         for fault in self.faults:
             fault.attention_output(layer, output, self.batch.lengths, self.batch.query_lengths)
+            fault.attended(layer, call, rows, output)
         if self.observer:
             self.observer("attention", layer, output)
         if self.calls:

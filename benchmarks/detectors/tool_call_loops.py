@@ -125,7 +125,7 @@ LOOPING: dict[str, Calls] = {
     "identical list files": [("list_files", {"dir": "/"}, "a.txt\nb.txt")] * 5,
     "identical send": [("send_email", {"to": "x", "body": "hi"}, "Email sent")] * 5,
     "identical 404": [("http_get", {"url": "http://x/y"}, "404 Not Found")] * 5,
-    "identical perm": [("bash", {"command": "cat /root/x"}, "cat: /root/x: Permission denied")] * 5,
+    "identical perm": [("bash", {"command": "cat /srv/x"}, "cat: /srv/x: Permission denied")] * 5,
     "identical exc": [
         (
             "python",

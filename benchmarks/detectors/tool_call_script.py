@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from checkengine.benchmarks.detectors.tool_call_worlds import CHANGES, READS, Chance, Tool
+from checkengine.benchmarks.detectors.tool_call_worlds import CHANGES, NOUNS, READS, Chance, Tool
 
 Call = tuple[str, dict[str, Any], str | None]
 """Tool name, arguments, result; None where it was never recorded."""
@@ -95,3 +95,22 @@ class Script:
         self.messages.append({"role": "assistant", "content": blocks})
         if results:
             self.messages.append({"role": "user", "content": results})
+
+
+def looping_call(script: Script) -> tuple[str, dict[str, Any], str]:
+    """A look at the world that finds the same each time: content, nothing, or an error."""
+    chance = script.chance
+    tool = chance.choice([tool for tool in script.tools if tool.name != "calculate"])
+    result = tool.result(chance)
+    if chance.random() < 0.25:
+        result = chance.choice(
+            (
+                "No results found.",
+                "[]",
+                f"Error: {chance.choice(NOUNS)} not found",
+                '{"results": [], "total": 0}',
+                "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'",
+                '{"error": "invalid argument: limit"}',
+            )
+        )
+    return tool.name, tool.arguments(chance), result

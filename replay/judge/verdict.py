@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from checkengine.replay.judge.fault_class import FaultClass, Persistence
+
 Number = float | int | bool
 
 
@@ -34,6 +36,8 @@ class TestResult:
     passed: bool | None
     detail: str
     numbers: Mapping[str, Number] = field(default_factory=dict)
+    rules_out: str = ""
+    """What this outcome excludes, in words; empty where it excludes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,20 @@ class Verdict:
     step: int | None = None
     replays_used: int = 0
     """Runs of one step or more."""
+    fault_class: FaultClass | None = None
+    op: str | None = None
+    """The first op at fault, as the executor names it."""
+    heads: tuple[int, ...] = ()
+    """Query heads at fault in `layer`; empty where that was not told apart, or all are."""
+    position: int | None = None
+    """Position in the sequence of the first token whose output is wrong."""
+    parts: tuple[str, ...] = ()
+    """Of the slots: what was read without right, "key", "value" or another tensor of the cache."""
+
+    @property
+    def persistence(self) -> Persistence | None:
+        """None where the verdict tells of no fault, or of one that comes and goes."""
+        return PERSISTENCE.get(self.kind)
 
     @property
     def layer(self) -> int | None:
@@ -66,4 +84,20 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {**asdict(self), "kind": str(self.kind), "layer": self.layer}
+        return {
+            **asdict(self),
+            "kind": str(self.kind),
+            "layer": self.layer,
+            "fault_class": self.fault_class and str(self.fault_class),
+            "persistence": self.persistence and str(self.persistence),
+        }
+
+
+PERSISTENCE: Mapping[VerdictKind, Persistence] = {
+    VerdictKind.CODE_DEFECT: Persistence.DETERMINISTIC,
+    VerdictKind.NAN_UNSAFE: Persistence.DETERMINISTIC,
+    VerdictKind.STALE_KV: Persistence.PERSISTENT,
+    VerdictKind.WEIGHTS_CHANGED: Persistence.PERSISTENT,
+    VerdictKind.DEVICE_SPECIFIC: Persistence.PERSISTENT,
+    VerdictKind.TRANSIENT: Persistence.TRANSIENT,
+}

@@ -1,0 +1,43 @@
+"""What kind of fault it is, and how it lives."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FaultClass(StrEnum):
+    """By what was read or computed wrong; a bug's place in the code is another question."""
+
+    OVER_READ = "over-read"
+    """Slots past the row's end, or past a query's own position."""
+    UNDER_READ = "under-read"
+    """Slots that the row may read, and the kernel does not."""
+    WRONG_PAGE = "wrong page"
+    """A page of the row's own twice, or one that nobody owns, in the place of the right one."""
+    FOREIGN_PAGE = "another sequence's page"
+    WINDOW_EDGE = "wrong window edge"
+    """The sliding window begins too early or too late."""
+    ROTARY = "wrong rotary position"
+    SCALE = "wrong scale"
+    """Scores or values are those of another factor, on all pages or on some."""
+    ARITHMETIC = "wrong arithmetic"
+    """Beyond the rounding bound, and none of the others explains it."""
+    NONFINITE = "NaN or infinity"
+    MASKED_READ = "NaN-unsafe masked read"
+    WRITE = "wrong KV written"
+    """The sequence's own slots do not hold what its tokens give."""
+    STOP = "stop path"
+    PLACEMENT = "depends on physical placement"
+    NEIGHBOURS = "depends on its neighbours"
+    NONDETERMINISM = "run-to-run nondeterminism"
+    TRANSIENT = "transient"
+    WEIGHTS = "weights changed"
+
+
+class Persistence(StrEnum):
+    DETERMINISTIC = "deterministic"
+    """The same inputs give it again on every run: code."""
+    PERSISTENT = "persistent"
+    """It lives in memory, in weights or in a device, and stays until that is renewed."""
+    TRANSIENT = "transient"
+    """It came once; the same bytes do not give it again."""

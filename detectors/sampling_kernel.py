@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
+
+from checkengine.detectors.compiled import compiled_sums
 
 BLOCK = 2048
 _FLOOR = np.float32(-80.0)
@@ -14,16 +14,7 @@ _CENTRE = np.float32(-0.625)
 _SCALE = np.float32(np.exp(-0.625))
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
-    options = {"nogil": True, "fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:
-        # No directory to cache in (a read-only install without a home): compile in each process.
-        return numba.njit(**options)(function)
-
-
-@_compiled
+@compiled_sums
 def _exp(x: Any) -> Any:
     """e^x for x <= 0 as (e^(x / 64))^64, x no lower than -80: no branch and no table, so that a loop becomes vector
     code. Relative error 1e-5."""
@@ -47,7 +38,7 @@ def _exp(x: Any) -> Any:
     return y * y
 
 
-@_compiled
+@compiled_sums
 def _block(values: Any, maximum: Any, border: Any, best: Any, inverse: Any, floor: Any) -> Any:
     """Count above `border`; masses of the best ones, of the others, of those of them that are no further than `floor`
     below the maximum, and of those above `border`."""
@@ -67,7 +58,7 @@ def _block(values: Any, maximum: Any, border: Any, best: Any, inverse: Any, floo
     return larger, top, rest, near, above
 
 
-@_compiled
+@compiled_sums
 def read_rows(
     values: Any,
     maximum: Any,

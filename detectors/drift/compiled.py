@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 
+from checkengine.detectors.compiled import compiled_sums as compiled
+
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15))
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    options = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:
-        # No directory to cache in (a read-only install without a home): compile in each process.
-        return numba.njit(**options)(function)
 
 
 @compiled
@@ -27,3 +18,6 @@ def scrambled(seed: Any, index: Any) -> Any:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[1]
     return mixed ^ (mixed >> np.uint64(31))
+
+
+__all__ = ["compiled", "scrambled"]

@@ -6,12 +6,11 @@ are cut changes nothing. Evidence is in sixteenths of a nat.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 
+from checkengine.detectors.compiled import compiled
 from checkengine.detectors.language.characters import (
     APOSTROPHE,
     CLOSE,
@@ -56,15 +55,6 @@ KANA_COUNTS = 4
 CODE_SIGN, CODE_MOST, CODE_MUTES = 12, 96, 16
 """Each sign of code counts so many characters, all together at most so many, and mutes above so many."""
 _FAR = -1_000_000
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:
-        # No directory to cache in (a read-only install without a home): compile in each process.
-        return numba.njit(**options)(function)
 
 
 @compiled

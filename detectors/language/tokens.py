@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from checkengine.detectors.compiled import compiled
 from checkengine.detectors.language import kernel
 from checkengine.detectors.language.expectation import Expectation, expectation_from_start
 from checkengine.detectors.language.languages import COLUMNS
@@ -27,12 +27,7 @@ LEARNED_FROM = 64
 WRITTEN, READ, BYTE, LEARN_AT = range(4)
 
 
-def uncached(function: Any) -> Any:
-    """Compiled in each process, in a second: a cache on disk would not notice that the kernel it calls has changed."""
-    return numba.njit(nogil=True, error_model="numpy")(function)
-
-
-@uncached
+@compiled
 def foreign_rows(tokens: Any, ends: Any, slots: Any, scripts: Any, familiar: Any, foreign: Any) -> Any:
     """The look-up of the script stage, for all tokens of a step; returns how many rows hold a foreign one.
 
@@ -54,7 +49,7 @@ def foreign_rows(tokens: Any, ends: Any, slots: Any, scripts: Any, familiar: Any
     return rows
 
 
-@uncached
+@compiled
 def _read_row(counts: Any, rows: Any, slot: Any, table: Any, totals: Any, tally: Any, model: Any, limits: Any) -> Any:
     """Reads what a row has kept; stops at an event, in mid token where it must."""
     states, words, evidence, starts, roles, kept, marks = rows
@@ -77,7 +72,7 @@ def _read_row(counts: Any, rows: Any, slot: Any, table: Any, totals: Any, tally:
     return False
 
 
-@uncached
+@compiled
 def advance_rows(
     slots: Any,
     ends: Any,

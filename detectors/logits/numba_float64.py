@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from checkengine.detectors.logits.numba_kernel import compiled
+from checkengine.detectors.compiled import compiled_sums as compiled
 
 _OFFSET = np.uint64(0x9E3779B97F4A7C15)
 _CANONICAL_NAN = np.uint64(0x7FF8000000000000)

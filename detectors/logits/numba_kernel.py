@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
+
+from checkengine.detectors.compiled import compiled_sums as compiled
 
 BLOCK = 2048
 """Columns at a time: 8 KB of logits and 16 KB of keys stay in the first-level cache."""
@@ -24,16 +25,6 @@ _HIGHEST = np.int32(0x7FFFFFFF)
 _OFFSET = np.uint64(0x9E3779B97F4A7C15)
 _FLOOR = np.float32(-87.0)
 _NEGLIGIBLE = np.float32(-40.0)
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """`reassoc` and `contract` let sums run in lanes; NaN and infinities keep their meaning."""
-    options = {"nogil": True, "fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:
-        # No directory to cache in (a read-only install without a home): compile in each process.
-        return numba.njit(**options)(function)
 
 
 def _in_llvm(function: Callable[..., Any]) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from checkengine.detectors.compiled import compiled
 from checkengine.detectors.repetition.state import (
     BLANK,
     INDENT,
@@ -48,14 +49,6 @@ EVENT_FIELDS = 7
 """Row, offset in the call, kind, period, covered tokens, position of the first repeated one, share of new in 1/1000."""
 
 Ints = NDArray[np.int64]
-
-
-def compiled(function: Any) -> Any:
-    """Kept on disk where numba finds a place to write."""
-    try:
-        return njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        return njit(nogil=True)(function)
 
 
 @compiled

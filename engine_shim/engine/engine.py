@@ -168,12 +168,14 @@ class Engine:
         if scheduled is None:
             return []
         batch = scheduled.batch
+        for fault in self.faults:
+            fault.strikes(batch, self.memory)
         if self.undo is not None:
             self.undo.save_from(batch.step, batch.slots, self.memory.tensors)
         with GuardedStep(self.shim, batch.record()) as step:
             logits = self.runner.forward(batch)
             step.logits(logits)
-            tokens = sample_rows(logits, self._sampling_rows(scheduled, logits))
+            tokens = sample_rows(logits, self._sampling_rows(scheduled, logits), self.faults)
             for action in step.tokens(tokens):
                 self.apply(action)
         self.steps += 1
@@ -291,7 +293,7 @@ class Engine:
             "memory": self.settings.memory,
             "layout": {group.name: list(group.layers) for group in self.memory.layout.groups},
             "all_rows": mixes_rows(self.model),
-            "faults": [describe_fault(fault) for fault in self.faults],
+            "faults": [describe_fault(fault) for fault in self.faults if fault.in_code],
         }
 
     def tokens(self, sequence: str) -> tuple[Sequence[int], Sequence[int]]:

@@ -121,7 +121,8 @@ class EmbeddedExecutor:
         ops = OpHashes(batch.first_tokens) if hashes else None
         set_threads(self._threads)
         logits = runner.forward(batch, observer=ops)
-        tokens = sample_rows(logits, self._sampling_rows(step, logits, self._faults if kernel == "paged" else ()))
+        faults = self._faults if kernel == "paged" else ()
+        tokens = sample_rows(logits, self._sampling_rows(step, logits, faults), faults)
         return StepOutput(row_stats(logits, "full"), tokens, ops.entries if ops else [])
 
     row_independent = True

@@ -123,6 +123,11 @@ class KVMemory:
         """Memory rows of recorded block numbers; -1 stays -1."""
         return tables
 
+    def nearest(self, tables: Ints) -> Ints:
+        """As `locate`, for tables that a planted fault made: a block that is not here stands for one that is, since
+        memory outside of ours would end the process."""
+        return np.clip(tables, -1, self.blocks - 1).astype(np.int32)
+
     def places(self, slots: Ints) -> Places:
         """Where slots, under recorded block numbers, lie in memory."""
         rows = self.locate(slots // self.block_size)
@@ -180,6 +185,12 @@ class CompactMemory(KVMemory):
                 "start the replay at a later step or capture more blocks"
             )
         return rows
+
+    def nearest(self, tables: Ints) -> Ints:
+        """The block itself, else the next one up that is held, else the last."""
+        order = np.argsort(self.numbers)
+        found = np.minimum(np.searchsorted(self.numbers[order], tables), self.blocks - 1)
+        return np.where(tables < 0, -1, order[found]).astype(np.int32)
 
     def copy(self) -> CompactMemory:
         return CompactMemory(self.image(self.numbers))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from checkengine.engine_shim.engine import planted
 from checkengine.engine_shim.engine.batch import PackedBatch
 from checkengine.engine_shim.engine.kernels import KERNELS, AttentionCall, Rows
 from checkengine.engine_shim.engine.kv_memory import CompactMemory, LayerMemory
+from checkengine.engine_shim.engine.planted import Told
 from checkengine.engine_shim.faults import build_faults, describe_fault
 from checkengine.engine_shim.faults.fault import Fault
 from checkengine.replay.op_call import OpCall
@@ -73,23 +76,17 @@ def attend(call: OpCall, kernel: str | None = None) -> torch.Tensor:
     """Run one call alone; the faults that it carries act unless the kernel is the reference."""
     name = kernel or call.kernel
     faults = build_faults(call.options.get(FAULTS, ())) if name != "reference" else []
-    lengths, queries = np.array([call.length], np.int32), np.array([len(call.query)], np.int32)
+    told = told_of(call)
+    rows = told.rows(faults, call.layer, partial(located, call))
+    if rows is None:
+        rows = Rows.of(located(call, told.tables), told.lengths, told.query_lengths, told.first_tokens)
+    return planted.attend(faults, KERNELS[name], call.layer, attention_call(call), rows, told)
+
+
+def told_of(call: OpCall) -> Told:
     tables = np.append(call.table, -1).astype(np.int32)[None]
-    read_tables, read_lengths = tables, lengths
-    for fault in faults:
-        read_tables, read_lengths = fault.reads(call.layer, read_tables, read_lengths, queries)
-    rows = Rows.of(
-        located(call, read_tables),
-        np.clip(read_lengths, 1, read_tables.shape[1] * call.block_size).astype(np.int32),
-        queries,
-        np.array([0, len(call.query)], np.int32),
-    )
-    given = attention_call(call)
-    output = KERNELS[name](given, rows)
-    for fault in faults:
-        fault.attention_output(call.layer, output, lengths, queries)
-        fault.attended(call.layer, given, rows, output)
-    return output
+    lengths, queries = np.array([call.length], np.int32), np.array([len(call.query)], np.int32)
+    return Told(tables, lengths, queries, np.array([0, len(call.query)], np.int32), call.block_size)
 
 
 def attention_call(call: OpCall) -> AttentionCall:

@@ -13,6 +13,7 @@ from checkengine.engine_shim.engine.attention import attending
 from checkengine.engine_shim.engine.batch import PackedBatch
 from checkengine.engine_shim.engine.kernels import KERNELS, AttentionCall, Rows
 from checkengine.engine_shim.engine.kv_memory import KVMemory
+from checkengine.engine_shim.engine.planted import Told, attend, write
 from checkengine.engine_shim.faults.fault import Fault
 
 Ints = NDArray[np.int32]
@@ -53,11 +54,14 @@ class ModelRunner:
         attention = _StepAttention(self.memory, batch, kernel, faults, observer, calls)
         hooks = _watch_hidden(self.model, observer) if observer else []
         sampling = batch.sampling_positions if len(batch.sampling_positions) else np.zeros(1, np.int64)
+        positions = batch.positions
+        for fault in faults:
+            positions = fault.positions(positions, batch.starts, batch.query_lengths)
         try:
             with torch.no_grad(), attending(attention):
                 output = self.model(
                     input_ids=torch.from_numpy(batch.token_ids.astype(np.int64)).unsqueeze(0),
-                    position_ids=torch.from_numpy(batch.positions.astype(np.int64)).unsqueeze(0),
+                    position_ids=torch.from_numpy(positions.astype(np.int64)).unsqueeze(0),
                     use_cache=False,
                     logits_to_keep=torch.from_numpy(sampling),
                 )
@@ -91,23 +95,29 @@ class _StepAttention:
         located = memory.locate(batch.tables)
         self.places = memory.places(batch.slots)
         self.rows = Rows.of(located, batch.lengths, batch.query_lengths, batch.first_tokens)
+        self.told = Told(batch.tables, batch.lengths, batch.query_lengths, batch.first_tokens, memory.block_size)
 
     def attend(
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
     ) -> torch.Tensor:
         layer: int = module.layer_idx
-        self.memory.write(layer, self.places, key, value)
+        if self.faults:
+            write(self.faults, self.memory, layer, self.batch.slots, (key, value), self.told)
+        else:
+            self.memory.write(layer, self.places, key, value)
         call = self._call(layer, query, options)
-        rows = self._rows(layer)
-        output = self.kernel(call, rows)
-        for fault in self.faults:
-            fault.attention_output(layer, output, self.batch.lengths, self.batch.query_lengths)
-            fault.attended(layer, call, rows, output)
+        output = self._output(layer, call)
         if self.observer:
             self.observer("attention", layer, output)
         if self.calls:
             self.calls(layer, call, output)
         return output
+
+    def _output(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        if not self.faults:
+            return self.kernel(call, self.rows)
+        rows = self.told.rows(self.faults, layer, self.memory.nearest) or self.rows
+        return attend(self.faults, self.kernel, layer, call, rows, self.told)
 
     def _call(self, layer: int, query: torch.Tensor, options: dict[str, Any]) -> AttentionCall:
         return AttentionCall(
@@ -118,20 +128,6 @@ class _StepAttention:
             softcap=options.get("softcap"),
             sinks=options.get("s_aux"),
         )
-
-    def _rows(self, layer: int) -> Rows:
-        if not self.faults:
-            return self.rows
-        tables, lengths = self.batch.tables, self.batch.lengths
-        for fault in self.faults:
-            tables, lengths = fault.reads(layer, tables, lengths, self.batch.query_lengths)
-        if tables is self.batch.tables and lengths is self.batch.lengths:
-            return self.rows
-        located = self.memory.locate(tables)
-        # A kernel reads wrong memory where a fault says so; memory outside of ours would end the process.
-        located = np.clip(located, -1, self.memory.blocks - 1)
-        lengths = np.clip(lengths, 1, located.shape[1] * self.memory.block_size)
-        return Rows.of(located, lengths, self.batch.query_lengths, self.batch.first_tokens)
 
 
 def _watch_hidden(model: Any, observer: Observer) -> list[Any]:

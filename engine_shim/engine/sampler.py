@@ -61,10 +61,15 @@ def masked_tokens(
     return tuple(sorted(masked))
 
 
-def sample_rows(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> NDArray[np.int32]:
+def sample_rows(logits: torch.Tensor, rows: Sequence[SamplingRow], faults: Sequence[Fault] = ()) -> NDArray[np.int32]:
     """The next token of every row of raw logits (rows, vocabulary)."""
+    for fault in faults:
+        rows = fault.sampling(rows)
     scores = logits.numpy()
-    return np.fromiter((_sample_row(scores[i], row) for i, row in enumerate(rows)), np.int32, len(rows))
+    tokens = np.fromiter((_sample_row(scores[i], row) for i, row in enumerate(rows)), np.int32, len(rows))
+    for fault in faults:
+        tokens = fault.sampled(tokens, scores.shape[1])
+    return tokens
 
 
 def _sample_row(logits: NDArray[Any], row: SamplingRow) -> int:

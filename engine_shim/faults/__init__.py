@@ -6,15 +6,60 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from checkengine.engine_shim.faults import (
+    approximate_top_k,
+    arithmetic,
+    kv_writes,
+    masked_stop,
+    memory,
+    nan_attention,
+    nondeterminism,
+    nonfinite,
+    over_read,
+    rotary,
+    rows,
+    sampling,
+    under_read,
+    wrong_page,
+)
 from checkengine.engine_shim.faults.approximate_top_k import ApproximateTopK
 from checkengine.engine_shim.faults.fault import Fault
+from checkengine.engine_shim.faults.fault_class import FaultClass
 from checkengine.engine_shim.faults.masked_stop import MaskedStop
 from checkengine.engine_shim.faults.nan_attention import NanAttention
 from checkengine.engine_shim.faults.over_read import OverRead
 
-FAULTS: Mapping[str, type[Fault]] = {
-    fault.name: fault for fault in (NanAttention, OverRead, MaskedStop, ApproximateTopK)
-}
+_MODULES = (
+    nan_attention,
+    nonfinite,
+    over_read,
+    under_read,
+    wrong_page,
+    rotary,
+    arithmetic,
+    kv_writes,
+    rows,
+    nondeterminism,
+    memory,
+    masked_stop,
+    approximate_top_k,
+    sampling,
+)
+
+
+def faults_of(module: object) -> list[type[Fault]]:
+    """The faults that a module defines, in its order."""
+    return [
+        thing
+        for thing in vars(module).values()
+        if isinstance(thing, type)
+        and issubclass(thing, Fault)
+        and "name" in vars(thing)
+        and thing.__module__ == getattr(module, "__name__", "")
+    ]
+
+
+FAULTS: Mapping[str, type[Fault]] = {fault.name: fault for module in _MODULES for fault in faults_of(module)}
 
 
 def describe_fault(fault: Fault) -> dict[str, Any]:
@@ -38,9 +83,11 @@ __all__ = [
     "FAULTS",
     "ApproximateTopK",
     "Fault",
+    "FaultClass",
     "MaskedStop",
     "NanAttention",
     "OverRead",
     "build_faults",
     "describe_fault",
+    "faults_of",
 ]

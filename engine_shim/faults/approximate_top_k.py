@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from checkengine.engine_shim.faults.fault import Fault
+from checkengine.engine_shim.faults.fault_class import FaultClass
 
 _MASK = (1 << 64) - 1
 
@@ -24,6 +25,7 @@ class ApproximateTopK(Fault):
         "an approximate top-k that sometimes drops the most probable token: Anthropic's postmortem of three recent "
         "issues, September 2025"
     )
+    fault_class: ClassVar[FaultClass] = FaultClass.SAMPLER
 
     def __init__(self, rate: float = 0.01, seed: int = 0) -> None:
         self.rate, self.seed = rate, seed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from checkengine.engine_shim.faults.fault import Fault
+from checkengine.engine_shim.faults.fault_class import FaultClass
 
 
 class MaskedStop(Fault):
@@ -16,6 +17,7 @@ class MaskedStop(Fault):
     models: ClassVar[str] = (
         "end-of-turn ids dropped from the stop set, tool-calling generation never stops: vllm-project/vllm#45591"
     )
+    fault_class: ClassVar[FaultClass] = FaultClass.STOP
 
     def __init__(self, after: Sequence[int]) -> None:
         """`after`: the token ids of the call's closing tag."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from checkengine.engine_shim.faults.fault import Fault, Ints
+from checkengine.engine_shim.faults.fault_class import FaultClass
 
 
 class NanAttention(Fault):
@@ -21,6 +22,7 @@ class NanAttention(Fault):
     models: ClassVar[str] = (
         "NaN from attention at particular lengths: Dao-AILab/flash-attention#1745, vllm-project/vllm#47305"
     )
+    fault_class: ClassVar[FaultClass] = FaultClass.NON_FINITE
 
     def __init__(self, modulus: int = 32, remainder: int = 1, layer: int = 12, minimum_length: int = 0) -> None:
         self.modulus, self.remainder, self.layer, self.minimum_length = modulus, remainder, layer, minimum_length

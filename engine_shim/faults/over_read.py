@@ -1,20 +1,51 @@
-"""A paged attention kernel that reads one slot past the sequence's end."""
+"""Paged attention kernels that read one slot past the sequence's end.
+
+The slot is the next one in memory: the tail of the row's last page or, where that page is full, the first slot of the
+page behind it, whoever owns it.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from checkengine.engine_shim.faults.fault import Fault, Ints
+from checkengine.engine_shim.faults.fault import Fault, Ints, of_layer
+from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.engine_shim.faults.pages import with_next_page
+from checkengine.engine_shim.faults.textbook import RowAttention, rewrite
+
+if TYPE_CHECKING:
+    from checkengine.engine_shim.engine.kernel import AttentionCall, Rows
 
 
-class OverRead(Fault):
-    """Tells the decode kernel that a row of at least `minimum_length` tokens is one token longer than it is.
+class _PastTheEnd(Fault):
+    """Makes the next page known to the kernel; what is read of it is the fault's own business."""
 
-    The slot is the next one in memory: the tail of the row's last page or, where that page is full, the first slot
-    of the page behind it, whoever owns it.
-    """
+    fault_class: ClassVar[FaultClass] = FaultClass.OVER_READ
+
+    def __init__(self, minimum_length: int = 0, block_size: int = 32, layers: tuple[int, ...] = ()) -> None:
+        """Acts on rows of at least `minimum_length` tokens; `layers` empty: in every layer."""
+        self.minimum_length, self.block_size, self.layers = minimum_length, block_size, tuple(layers)
+
+    def hits(self, lengths: Ints, query_lengths: Ints) -> NDArray[np.bool_]:
+        return (query_lengths == 1) & (lengths >= self.minimum_length)
+
+    def reads(self, layer: int, tables: Ints, lengths: Ints, query_lengths: Ints) -> tuple[Ints, Ints]:
+        hit = self.hits(lengths, query_lengths)
+        if not of_layer(layer, self.layers) or not hit.any():
+            return tables, lengths
+        return with_next_page(tables, lengths, hit, self.block_size), self.told(lengths, hit)
+
+    def told(self, lengths: Ints, hit: NDArray[np.bool_]) -> Ints:
+        """Lengths that the kernel is told."""
+        return lengths
+
+
+class OverRead(_PastTheEnd):
+    """Tells the decode kernel that a row is one token longer than it is."""
 
     name: ClassVar[str] = "over_read"
     models: ClassVar[str] = (
@@ -22,20 +53,70 @@ class OverRead(Fault):
         "sgl-project/sglang#32477"
     )
 
-    def __init__(self, minimum_length: int = 0, block_size: int = 32, layers: tuple[int, ...] = ()) -> None:
-        """`layers` empty: every layer."""
-        self.minimum_length, self.block_size, self.layers = minimum_length, block_size, tuple(layers)
+    def told(self, lengths: Ints, hit: NDArray[np.bool_]) -> Ints:
+        return np.where(hit, lengths + 1, lengths).astype(np.int32)
 
-    def reads(self, layer: int, tables: Ints, lengths: Ints, query_lengths: Ints) -> tuple[Ints, Ints]:
-        hit = (query_lengths == 1) & (lengths >= self.minimum_length)
-        if (self.layers and layer not in self.layers) or not hit.any():
-            return tables, lengths
-        return self._next_page(tables, lengths, hit), np.where(hit, lengths + 1, lengths).astype(np.int32)
 
-    def _next_page(self, tables: Ints, lengths: Ints, hit: np.ndarray) -> Ints:
-        wide = np.full((len(tables), tables.shape[1] + 1), -1, np.int32)
-        wide[:, :-1] = tables
-        for row in np.flatnonzero(hit & (lengths % self.block_size == 0)):
-            pages = lengths[row] // self.block_size
-            wide[row, pages] = wide[row, pages - 1] + 1
-        return wide
+class OverReadPrefill(OverRead):
+    """A prefill chunk's causal bound is one too far: every query sees the token behind it, the last one a slot past
+    the end."""
+
+    name: ClassVar[str] = "over_read_prefill"
+    models: ClassVar[str] = "paged prefill loads K and V tiles out of bounds: flashinfer-ai/flashinfer#1029"
+
+    def hits(self, lengths: Ints, query_lengths: Ints) -> NDArray[np.bool_]:
+        return (query_lengths > 1) & (lengths >= self.minimum_length)
+
+
+class _PartOfASlot(_PastTheEnd):
+    """The kernel proper stays in bounds; a decode row that is hit is computed again, one slot too many in reach."""
+
+    def attended(self, layer: int, call: AttentionCall, rows: Rows, output: torch.Tensor) -> None:
+        if of_layer(layer, self.layers):
+            hit = np.flatnonzero(self.hits(rows.lengths, rows.query_lengths)).tolist()
+            rewrite(call, rows, output, hit, self.compute, extra=1)
+
+    def compute(self, row: RowAttention) -> torch.Tensor:
+        """Output (heads, 1, dim) with keys and values of one slot past the end at hand."""
+        raise NotImplementedError
+
+
+class OverReadKeys(_PartOfASlot):
+    """The score of one key past the end takes part in the softmax; its value is left out."""
+
+    name: ClassVar[str] = "over_read_keys"
+    models: ClassVar[str] = (
+        "one unmasked load reads the next row, and the exponential with it: fla-org/flash-linear-attention#1134"
+    )
+
+    def compute(self, row: RowAttention) -> torch.Tensor:
+        seen = row.seen(1)
+        seen[:, -1] = True
+        return row.weights(row.scores(), seen)[..., : row.own] @ row.values[:, : row.own]
+
+
+class OverReadValues(_PartOfASlot):
+    """The last weight is used once more, on the value past the end."""
+
+    name: ClassVar[str] = "over_read_values"
+    models: ClassVar[str] = (
+        "V slots past seq_len are multiplied with what is left in the weights: vllm-project/vllm#53856"
+    )
+
+    def compute(self, row: RowAttention) -> torch.Tensor:
+        weights = row.weights(row.scores()[..., : row.own], row.seen())
+        return torch.cat((weights, weights[..., -1:]), -1) @ row.values
+
+
+class MaskedOverRead(_PartOfASlot):
+    """The slot past the end is read with weight zero: no finite content shows, NaN does."""
+
+    name: ClassVar[str] = "masked_over_read"
+    models: ClassVar[str] = (
+        "whole tiles are loaded and 0 times NaN is NaN: Dao-AILab/flash-attention#2374, vllm-project/vllm#641"
+    )
+    fault_class: ClassVar[FaultClass] = FaultClass.MASKED_READ
+
+    def compute(self, row: RowAttention) -> torch.Tensor:
+        weights = row.weights(row.scores()[..., : row.own], row.seen())
+        return weights @ row.values[:, : row.own] + 0.0 * row.values[:, row.own :]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from checkengine.detectors.vocabulary import Vocabulary
+from checkengine.guards.absent import made_or_absent
 from checkengine.guards.embeddings import EmbeddingGuard
 from checkengine.guards.guard import Guard
 from checkengine.guards.ignored_stop import IgnoredStopGuard
@@ -22,20 +25,22 @@ from checkengine.guards.uniform import UniformGuard
 
 
 def build_guards(settings: GuardsSettings, vocabulary: Vocabulary) -> list[Guard]:
-    """In the order of causes. Guards that are `off` are built too: they can be switched on at run time."""
-    return [
-        NonFiniteGuard(),
-        UniformGuard(settings.uniform, len(vocabulary)),
-        MagnitudeGuard(settings.magnitude),
-        ImpossibleTokenGuard(vocabulary.possible),
-        SamplerGuard(settings.sampler),
-        EmbeddingGuard(),
-        RecurrenceGuard(settings.recurrence),
-        SpeculationGuard(settings.speculation),
-        IgnoredStopGuard(),
-        RepetitionGuard(settings.repetition, vocabulary),
-        ToolCallGuard(settings.tool_calls, vocabulary),
-        SaladGuard(settings.salad, vocabulary),
-        LanguageGuard(settings.language, vocabulary),
-        LatencyGuard(settings.latency),
-    ]
+    """In the order of causes. Guards that are `off` are built too: they can be switched on at run time. One that cannot
+    be built is absent, and says why; the others go on."""
+    makers: dict[str, Callable[[], Guard]] = {
+        "nonfinite": NonFiniteGuard,
+        "uniform": lambda: UniformGuard(settings.uniform, len(vocabulary)),
+        "magnitude": lambda: MagnitudeGuard(settings.magnitude),
+        "impossible_token": lambda: ImpossibleTokenGuard(vocabulary.possible),
+        "sampler": lambda: SamplerGuard(settings.sampler),
+        "embeddings": EmbeddingGuard,
+        "recurrence": lambda: RecurrenceGuard(settings.recurrence),
+        "speculation": lambda: SpeculationGuard(settings.speculation),
+        "ignored_stop": IgnoredStopGuard,
+        "repetition": lambda: RepetitionGuard(settings.repetition, vocabulary),
+        "tool_calls": lambda: ToolCallGuard(settings.tool_calls, vocabulary),
+        "salad": lambda: SaladGuard(settings.salad, vocabulary),
+        "language": lambda: LanguageGuard(settings.language, vocabulary),
+        "latency": lambda: LatencyGuard(settings.latency),
+    }
+    return [made_or_absent(name, make) for name, make in makers.items()]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from checkengine.guards.absent import AbsentGuard
 from checkengine.guards.events import Event, GuardDisabled
+from checkengine.guards.failure import place
 from checkengine.guards.finding import Finding
 from checkengine.guards.guard import Guard
 from checkengine.guards.settings import GuardsSettings
@@ -144,7 +144,7 @@ class Pipeline:
         """From the next step on, with a fresh state and a new warm-up. Raises KeyError as `disable` does."""
         with self._lock:
             seat = self._seats[guard]
-            if not seat.reason:
+            if not seat.reason or isinstance(seat.guard, AbsentGuard):
                 return
             seat.reason = ""
             seat.rejoins = True
@@ -174,6 +174,8 @@ class Pipeline:
         seat = _Seat(guard, int(own.budget_microseconds * 1000), int(own.budget_microseconds_per_row * 1000))
         if own.action == "off":
             seat.reason = "off in the configuration"
+        if isinstance(guard, AbsentGuard):
+            seat.reason = guard.reason
         return seat
 
     def _reseat(self) -> None:
@@ -205,7 +207,6 @@ class Pipeline:
             self._fail(seat, error)
 
     def _fail(self, seat: _Seat, error: Exception) -> None:
-        # Not the error's message: it may hold tokens or text, and the reason leaves the process.
         self.disable(seat.guard.name, f"raised {type(error).__name__} {place(error)}")
 
     def _rejoin(self, seat: _Seat) -> None:
@@ -213,9 +214,3 @@ class Pipeline:
         for start in list(self._live.values()):
             self._shielded(seat, seat.guard.forget, start.name)
             self._shielded(seat, seat.guard.begin, start)
-
-
-def place(error: Exception) -> str:
-    """File and line where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else "at an unknown place"

@@ -10,7 +10,7 @@ from typing import Any
 from checkengine.benchmarks.detectors import MODULES, DetectorOptions
 from checkengine.benchmarks.figure import figure
 from checkengine.guards.errors import UserError, one_line
-from checkengine.guards.pipeline import place
+from checkengine.guards.failure import place
 
 MOST_SECONDS = 900.0
 MOST_SECONDS_QUICK = 120.0

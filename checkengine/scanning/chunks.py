@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from checkengine.guards.pipeline import place
+from checkengine.guards.failure import place
 from checkengine.scanning.finding_lines import Found
 from checkengine.scanning.lines import Line
 from checkengine.scanning.reader import Account, Failure, RecordReader

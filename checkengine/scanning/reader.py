@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from checkengine.guards.failure import place
 from checkengine.guards.finding import cause_rank
-from checkengine.guards.pipeline import place
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import Conversation, TextFinding, TextStart
 from checkengine.scanning.finding_lines import Found

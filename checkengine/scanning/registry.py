@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from checkengine.guards.errors import UserError
-from checkengine.guards.pipeline import place
+from checkengine.guards.failure import place
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import ConversationGuard, SeriesGuard, TextGuard, TextStart
 from checkengine.guards.text_logprobs import LogprobsGuard

@@ -12,9 +12,9 @@ import numpy as np
 
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.errors import UserError, one_line
+from checkengine.guards.failure import place
 from checkengine.guards.finding import Finding
 from checkengine.guards.guard import Guard
-from checkengine.guards.pipeline import place
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.step import SequenceStart, StepView
 from checkengine.guards.text import TextFinding

@@ -9,7 +9,8 @@ from checkengine.engine_shim.auditing import AuditSteps
 from checkengine.engine_shim.bundles import BundleWriter
 from checkengine.guards.finding import Finding
 from checkengine.guards.policy import Policy
-from checkengine.replay.audit import Auditor, AuditSchedule
+from checkengine.replay.audit import Auditor, AuditSchedule, CpuBudget, Strata
+from checkengine.replay.audit.budget import FixedPace
 from checkengine.replay.recorder import Recorder
 
 
@@ -28,7 +29,10 @@ def audit_embedded(engine: Any, assembly: Any, recorder: Recorder, writer: Bundl
     from checkengine.engine_shim.engine.executor import EmbeddedExecutor
 
     executor = EmbeddedExecutor.over(engine.model, engine.environment())
-    schedule = AuditSchedule(assembly.settings.audit.every_steps, engine.settings.block_size)
+    chosen = assembly.settings.audit
+    pace = CpuBudget(chosen.cpu_share) if chosen.every_steps is None else FixedPace(chosen.every_steps)
+    strata = Strata(engine.settings.block_size, tile=chosen.tile)
+    schedule = AuditSchedule(strata, pace, rows_per_audit=chosen.rows)
     return AuditSteps(
         engine,
         recorder,
@@ -37,5 +41,5 @@ def audit_embedded(engine: Any, assembly: Any, recorder: Recorder, writer: Bundl
         publish=assembly.bus.publish,
         convict=Conviction(assembly.policy),
         write=writer.write if writer is not None else None,
-        waiting=assembly.settings.audit.waiting,
+        waiting=chosen.waiting,
     )

@@ -12,13 +12,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from checkengine.guards.events import (
     ActionTaken,
+    AuditCoverage,
     AuditJudged,
     BrakePulled,
     BundleWritten,
@@ -64,7 +65,8 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         self.registry = registry
-        self._kind, self._guard, self._reason = LabelCap(), LabelCap(), LabelCap()
+        self._kind, self._guard, self._reason, self._stratum = (LabelCap() for _ in range(4))
+        self._audit_cpu = 0.0
         self._incident_ids: OrderedDict[str, None] = OrderedDict()
         self._make_counters(registry)
         self._make_histograms(registry)
@@ -78,6 +80,7 @@ class Metrics:
             BrakePulled: lambda event: self.brakes.labels(self._guard(event.guard)).inc(),
             BundleWritten: lambda event: self.bundles.inc(),
             AuditJudged: lambda event: self.audits.labels(self._reason(event.verdict)).inc(),
+            AuditCoverage: self._audit_coverage,
             SequenceEnded: self._sequence,
             StepMeasured: self._step,
         }
@@ -99,6 +102,13 @@ class Metrics:
         self.brakes = counter("brakes_pulled_total", "Times a guard stopped too many sequences and fell back.", "guard")
         self.bundles = counter("bundles_written_total", "Captures written.")
         self.audits = counter("audits_total", "Sampled steps judged off the serving path.", "verdict")
+        self.audit_cpu = counter("audit_cpu_seconds_total", "CPU time in captures and judging of audits.")
+        self.audit_rows = Gauge(
+            "checkengine_audit_rows",
+            "Rows of steps since the start, by stratum: seen, audited, convicted.",
+            ("stratum", "state"),
+            registry=registry,
+        )
         self.sequences = counter("sequences_total", "Sequences that ended.", "finish_reason")
         self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens of sequences that ended.")
         self.output_tokens = counter("output_tokens_total", "Output tokens of sequences that ended.")
@@ -151,6 +161,13 @@ class Metrics:
 
     def _action(self, event: ActionTaken) -> None:
         self.actions.labels(event.action.kind.value, self._kind(event.action.finding)).inc()
+
+    def _audit_coverage(self, event: AuditCoverage) -> None:
+        self.audit_cpu.inc(max(0.0, event.cpu_seconds - self._audit_cpu))
+        self._audit_cpu = event.cpu_seconds
+        for stratum, counts in event.strata.items():
+            for state, count in zip(("seen", "audited", "convicted"), counts, strict=True):
+                self.audit_rows.labels(self._stratum(stratum), state).set(count)
 
     def _sequence(self, event: SequenceEnded) -> None:
         self.sequences.labels(self._reason(event.reason)).inc()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from checkengine.engine_shim.adapter import EngineAdapter
+from checkengine.engine_shim.background import BackgroundWorker
 from checkengine.engine_shim.capturing import take_capture
 from checkengine.guards.action import Action
-from checkengine.guards.events import Event
+from checkengine.guards.events import AuditCoverage, Event
 from checkengine.guards.finding import Finding, Severity
-from checkengine.replay.audit import Auditor, AuditSchedule, audit_event
+from checkengine.replay.audit import Auditor, AuditSchedule, Selection, audit_event
 from checkengine.replay.capture import Capture
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.record import StepRecord
@@ -27,6 +29,19 @@ SEVERITIES: Mapping[VerdictKind, Severity] = {
     VerdictKind.NAN_UNSAFE: Severity.WARNING,
 }
 """Verdicts that convict; the others are told as events only."""
+TOLD_SECONDS = 60.0
+"""Between two events that tell the coverage."""
+KEPT_CONVICTIONS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A step that waits for the judge."""
+
+    capture: Capture
+    selection: Selection
+    seconds: float
+    """CPU time that the capture took on the step's thread."""
 
 
 class AuditSteps:
@@ -41,57 +56,95 @@ class AuditSteps:
         *,
         publish: Callable[[Event], None],
         convict: Callable[[Finding], str],
-        write: Callable[[Capture], None] | None = None,
+        write: Callable[[Capture], object] | None = None,
         waiting: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """On the audit's thread: `publish` hears of every verdict, `convict` files a finding and returns its incident,
-        `write` puts a convicted capture on disk (None: it stays in memory)."""
+        """On the audit's thread: `publish` hears of every verdict and, once a minute, of the coverage; `convict` files
+        a finding and returns its incident; `write` puts a convicted capture on disk (None: it stays in memory)."""
         self.enabled = True
         self.judged = 0
         self.dropped = 0
         """Steps that were due and not audited: the judge is behind, or it failed."""
+        self.verdicts: dict[str, int] = {}
+        self.convictions: deque[dict[str, Any]] = deque(maxlen=KEPT_CONVICTIONS)
+        self.cpu_seconds = 0.0
+        self.schedule = schedule
         self._adapter = adapter
         self._recorder = recorder
         self._auditor = auditor
-        self._schedule = schedule
         self._publish = publish
         self._convict = convict
         self._write = write
-        self._queue: queue.Queue[Capture | None] = queue.Queue(waiting)
-        self._thread = threading.Thread(target=self._run, name="checkengine-audit", daemon=True)
-        self._thread.start()
+        self._clock = clock
+        self._told = clock()
+        self._threads = max(1, int(adapter.environment().get("threads") or 1))
+        self._worker = BackgroundWorker(self._judge, name="audit", waiting=waiting)
 
     def step_done(self, record: StepRecord, findings: list[Finding], actions: list[Action]) -> None:
-        handles = self._schedule.choose(record)
-        if not handles or not self.enabled or findings:
+        selection = self.schedule.choose(record)
+        if selection is None or not self.enabled or findings:
             return  # A step with a finding has a capture of its own.
-        if self._queue.full():
+        if self._worker.full:
             self.dropped += 1
             return
-        capture = take_capture(self._adapter, self._recorder, handles, first_step=record.step)
-        try:
-            self._queue.put_nowait(capture)
-        except queue.Full:  # `close` came in between
+        before = time.thread_time()
+        capture = take_capture(self._adapter, self._recorder, selection.handles, first_step=record.step)
+        if not self._worker.put(Waiting(capture, selection, time.thread_time() - before)):
             self.dropped += 1
+
+    def status(self) -> dict[str, Any]:
+        """Plain JSON: the counters, and the newest convictions; from any thread."""
+        return {**self.counters(), "convictions": list(self.convictions)[::-1]}
+
+    def counters(self) -> dict[str, Any]:
+        """Coverage by stratum (seen, audited, convicted) and the audits' counts, since the start."""
+        return {
+            "strata": self.schedule.coverage.counts(),
+            "judged": self.judged,
+            "verdicts": dict(self.verdicts),
+            "skipped": self.schedule.skipped,
+            "dropped": self.dropped,
+            "cpu_seconds": self.cpu_seconds,
+        }
 
     def close(self, timeout: float = 60.0) -> None:
         """Judge what waits, then end the thread; what is not judged within `timeout` seconds is dropped."""
         self.enabled = False
-        try:
-            self._queue.put(None, timeout=timeout)
-        except queue.Full:
-            logger.warning("the judge hangs: an audit is dropped")
+        if not self._worker.open:
             return
-        self._thread.join(timeout)
+        self._worker.close(timeout)
+        self._tell_coverage()
 
-    def _run(self) -> None:
-        while (capture := self._queue.get()) is not None:
-            try:
-                self._tell(self._auditor.audit(capture), capture)
-                self.judged += 1
-            except Exception:
-                self.dropped += 1
-                logger.exception("the audit of step %d failed", capture.window.last_step)
+    def _judge(self, waiting: Waiting) -> None:
+        before = time.thread_time()
+        try:
+            verdict = self._auditor.audit(waiting.capture)
+            self._count(verdict, waiting)
+            self._tell(verdict, waiting.capture)
+            self.judged += 1
+        except Exception:
+            self.dropped += 1
+            logger.exception("the audit of step %d failed", waiting.capture.window.last_step)
+        finally:
+            # A parallel product's other threads are not in this thread's time; they are busy no longer than it is.
+            spent = (time.thread_time() - before) * self._threads + waiting.seconds
+            self.cpu_seconds += spent
+            self.schedule.pace.charge(spent)
+        if self._clock() - self._told >= TOLD_SECONDS:
+            self._tell_coverage()
+
+    def _count(self, verdict: Verdict, waiting: Waiting) -> None:
+        name = str(verdict.kind)
+        self.verdicts[name] = self.verdicts.get(name, 0) + 1
+        handles = waiting.selection.handles
+        if verdict.kind is VerdictKind.NO_FAULT:
+            self.schedule.judged(waiting.selection)
+        elif verdict.kind is not VerdictKind.INCONCLUSIVE:
+            # The rows beside it are not cleared. Where no sequence is named, one of the rows stands for it.
+            starts = waiting.capture.window.starts
+            guilty = [handle for handle in handles if starts[handle].name == verdict.sequence] or handles[:1]
+            self.schedule.judged(waiting.selection.of(guilty), frozenset(guilty))
 
     def _tell(self, verdict: Verdict, capture: Capture) -> None:
         incident = None
@@ -101,7 +154,14 @@ class AuditSteps:
             if self._write is not None:
                 capture.findings, capture.incident = (finding,), incident
                 self._write(capture)
-        self._publish(audit_event(verdict, capture, time.time(), incident))
+        event = audit_event(verdict, capture, time.time(), incident)
+        if incident is not None:
+            self.convictions.append({**asdict(event), "replica": ""})
+        self._publish(event)
+
+    def _tell_coverage(self) -> None:
+        self._told = self._clock()
+        self._publish(AuditCoverage(**self.counters(), time=time.time()))
 
 
 def finding_of(verdict: Verdict, capture: Capture) -> Finding:

@@ -9,11 +9,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from checkengine.guards.events import (
     ActionTaken,
+    AuditCoverage,
     AuditJudged,
     BrakePulled,
     BundleWritten,
@@ -26,7 +28,7 @@ from checkengine.replay.spool_format import SpoolRecord, encode_line, file_name,
 logger = logging.getLogger("checkengine.spool")
 
 Sync = Literal["record", "second", "never"]
-SPOOLED = (FindingRaised, ActionTaken, GuardDisabled, BrakePulled, BundleWritten, AuditJudged)
+SPOOLED = (FindingRaised, ActionTaken, GuardDisabled, BrakePulled, BundleWritten, AuditJudged, AuditCoverage)
 """Kinds of events to subscribe `SpoolWriter.handle` to; the others are for counters only."""
 
 
@@ -165,6 +167,9 @@ def as_record(event: Event) -> tuple[str, float, str, dict[str, Any]]:
         case AuditJudged():
             data = {"incident": event.incident, "step": event.step, "verdict": event.verdict}
             return "audit", event.time, event.sequence, data
+        case AuditCoverage():
+            counters = asdict(event)
+            return "audit_coverage", float(counters.pop("time")), "", counters
         case GuardDisabled():
             return "guard_disabled", event.time, "", {"guard": event.guard, "reason": event.reason}
         case BrakePulled():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from checkengine.guards.action import Action
@@ -59,6 +60,23 @@ class AuditJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditCoverage:
+    """How much was audited since the process began; told now and then, and at its end."""
+
+    strata: Mapping[str, Sequence[int]]
+    """By stratum: rows seen, audited, convicted."""
+    judged: int
+    """Audited steps."""
+    verdicts: Mapping[str, int]
+    skipped: int
+    """Steps that were drawn when the budget was spent."""
+    dropped: int
+    """Steps that were drawn when the judge was behind, or whose audit failed."""
+    cpu_seconds: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceEnded:
     sequence: str
     reason: str
@@ -88,6 +106,7 @@ Event = (
     | BrakePulled
     | BundleWritten
     | AuditJudged
+    | AuditCoverage
     | SequenceEnded
     | StepMeasured
 )

@@ -43,6 +43,9 @@ class CaptureSettings(Section):
     directory: Path = Path("checkengine-bundles")
     window_steps: int = Field(64, ge=1)
     """Steps before the trigger that a bundle holds."""
+    after_steps: int = Field(0, ge=0, le=4096)
+    """Steps after the trigger that it holds as well. They show whether the fault goes on, and cost as many of the undo
+    ring's steps before the trigger, where causes lie; the bundle comes later, or not at all if the process dies."""
     level: Level = "L3"
     """At most so much of the KV memory: L0 none, L1 the tail, L2 the suspect sequences', L3 whatever they read."""
     kv_bytes: int = Field(1024 * MEBIBYTE, ge=0)
@@ -70,8 +73,14 @@ class AuditSettings(Section):
     """Healthy-looking steps that are judged in memory now and then, off the serving path."""
 
     enabled: bool = True
-    every_steps: int = Field(512, ge=1)
-    """One audited step in so many, on average."""
+    cpu_share: float = Field(0.02, gt=0, le=1)
+    """Of one core's CPU time, for capturing and judging; the dearer an audit is, the rarer."""
+    every_steps: int | None = Field(None, ge=1)
+    """One audited step in so many, on average, whatever it costs: for drills and tests."""
+    rows: int = Field(4, ge=1)
+    """Rows of one step that are judged together."""
+    tile: int = Field(128, ge=1)
+    """Tokens that the attention kernel takes at a time: lengths near its multiples are strata of their own."""
     waiting: int = Field(1, ge=1)
     """Audited steps that may wait for the judge, with their KV pages; one that comes beyond is skipped and counted."""
 

@@ -32,7 +32,7 @@ class SpoolRecord:
     boot: str
     number: int
     kind: str
-    """finding, action, guard_disabled, brake, bundle, audit."""
+    """finding, action, guard_disabled, brake, bundle, audit, audit_coverage."""
     time: float
     """Unix seconds."""
     replica: str = ""

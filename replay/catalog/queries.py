@@ -66,6 +66,22 @@ def notices(session: Session, kind: str | None = None, limit: int = 100) -> list
     return list(session.scalars(query.limit(limit)))
 
 
+def audit_coverage(session: Session) -> list[NoticeRow]:
+    """The last of each process: its counters since it began."""
+    kind = NoticeRow.kind == "audit_coverage"
+    newest = sa.select(NoticeRow.boot, sa.func.max(NoticeRow.number).label("number")).where(kind)
+    last = newest.group_by(NoticeRow.boot).subquery()
+    same = sa.and_(NoticeRow.boot == last.c.boot, NoticeRow.number == last.c.number)
+    return list(session.scalars(sa.select(NoticeRow).join(last, same).order_by(NoticeRow.replica, NoticeRow.boot)))
+
+
+def audit_convictions(session: Session, limit: int = 100) -> list[NoticeRow]:
+    """Audits that opened an incident; newest first."""
+    incident = NoticeRow.data["incident"].as_string()
+    query = sa.select(NoticeRow).where(NoticeRow.kind == "audit", incident.is_not(None))
+    return list(session.scalars(query.order_by(NoticeRow.time.desc(), NoticeRow.id).limit(limit)))
+
+
 def progress(session: Session, file: str) -> Progress:
     row = session.get(SpoolRow, file)
     return Progress(row.offset, row.damaged) if row else Progress()

@@ -11,9 +11,10 @@ from checkengine.engine_shim.engine.executor import EmbeddedExecutor
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.faults import OverRead
 from checkengine.engine_shim.settings import EngineSettings
-from checkengine.guards.events import AuditJudged
+from checkengine.guards.events import AuditCoverage, AuditJudged
 from checkengine.guards.finding import Finding, Severity
-from checkengine.replay.audit import Auditor, AuditSchedule
+from checkengine.replay.audit import Auditor, AuditSchedule, Strata
+from checkengine.replay.audit.budget import FixedPace
 from checkengine.replay.recorder import Recorder
 from checkengine.replay.undo import UndoRing
 
@@ -63,7 +64,7 @@ class AuditedShim:
         return []
 
 
-def served(faults=(), *, auditor=None, findings=()):
+def served(faults=(), *, auditor=None, findings=(), pace=None, rows=2):
     """Serve with an audit of every few steps; returns events, filed findings, written captures and the audits."""
     shim = AuditedShim()
     shim.findings = list(findings)
@@ -76,7 +77,7 @@ def served(faults=(), *, auditor=None, findings=()):
         return "incident-1"
 
     auditor = auditor or Auditor(EmbeddedExecutor.over(engine.model, engine.environment()))
-    schedule = AuditSchedule(every_steps=4, block_size=8)
+    schedule = AuditSchedule(Strata(8, tile=16), pace or FixedPace(4), seed=1, rows_per_audit=rows)
     shim.audits = AuditSteps(
         engine,
         shim.recorder,
@@ -95,7 +96,9 @@ def served(faults=(), *, auditor=None, findings=()):
     while engine.has_work:
         engine.step()
     shim.audits.close()
-    return events, filed, written, shim.audits
+    shim.coverage = [event for event in events if isinstance(event, AuditCoverage)]
+    judged = [event for event in events if isinstance(event, AuditJudged)]
+    return judged, filed, written, shim.audits
 
 
 def test_a_quiet_over_read_becomes_an_incident_while_the_engine_serves():

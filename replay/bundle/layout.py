@@ -1,4 +1,4 @@
-"""Bundle format 1.1: a directory of JSON and safetensors files.
+"""Bundle format 1.2: a directory of JSON and safetensors files.
 
     BUNDLE                       marker, written last; without it the bundle is torn
     manifest.json                what the bundle is; size and SHA-256 of every core file and of content/manifest.json
@@ -18,14 +18,17 @@
     content/tokens.safetensors   token ids, prompts, histories, fingerprints
     content/kv.safetensors       KV bytes of the image
     content/undo.safetensors     KV bytes that were overwritten inside the window
+    call.json                    of a minimal reproducer, in place of ring, sampling and kv/: one op's call, its shapes,
+                                 and the seed that makes its tensors where they are made up
+    content/call.safetensors     its tensors where they are the recorded ones
     results/                     append-only: verdicts on exactly this bundle
     HOLD                         while it is there, the content does not expire (not in the manifest)
 
 Core files hold no content: no token ids, no text, no KV bytes, and only keyed hashes of any. Files under content/ but
 its manifest are encrypted (see `encryption`); sizes and digests are of what is on the disk, so that a bundle is
 verified without a key. Removing content/ or keys.json leaves a bundle that can still be opened, shown and verified.
-Format 1.0 wrote content in the clear (keys.json, in the manifest, says "plain") and is read as ever. A minor
-version adds, a major one changes; what a reader does not know it leaves alone.
+Format 1.0 wrote content in the clear (keys.json, in the manifest, says "plain") and is read as ever; 1.2 added call
+bundles. A minor version adds, a major one changes; what a reader does not know it leaves alone.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from __future__ import annotations
 from checkengine.guards.errors import UserError
 
 MAGIC = "checkengine-bundle"
-VERSION = (1, 1)
+VERSION = (1, 2)
 
 MARKER = "BUNDLE"
 MANIFEST = "manifest.json"
@@ -54,6 +57,8 @@ SEQUENCES = "content/sequences.json"
 TOKENS = "content/tokens.safetensors"
 KV = "content/kv.safetensors"
 UNDO = "content/undo.safetensors"
+CALL = "call.json"
+CALL_TENSORS = "content/call.safetensors"
 RESULTS = "results"
 HOLD = "HOLD"
 
@@ -68,6 +73,8 @@ MOST_HEADER_BYTES = 4 << 20
 MOST_FILE_BYTES = 256 << 30
 MOST_FILES = 10_000
 MOST_BLOCK_SIZE = 1 << 16
+MOST_CALL_ELEMENTS = 1 << 28
+"""Of a tensor that a reader makes from a seed."""
 
 LEFTOVER_PREFIX = ".writing-"
 """Of a bundle that is being written, or whose writer died."""

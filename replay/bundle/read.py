@@ -90,6 +90,10 @@ class BundleReader:
     def capture(self) -> Capture:
         """Everything, bit for bit as it was captured. BundleError where the bundle holds no content, or none that may
         be read here."""
+        if layout.CALL in self.files:
+            raise BundleError(
+                f"{self.path} holds one op's call, no window of steps: judge it with `checkengine replay`"
+            )
         if self.level != "full":
             raise BundleError(f"{self.path} holds no content ({self.level}), so it can be shown and verified but not "
                               'replayed; capture with [capture] content = "full" to replay')  # fmt: skip
@@ -116,6 +120,11 @@ class BundleReader:
             ),
             layout.MANIFEST,
         )
+
+    def call_tensors(self) -> dict[str, torch.Tensor]:
+        """Recorded tensors of a call bundle. BundleError where its content may not be read here."""
+        self._open_content()
+        return self._tensors(layout.CALL_TENSORS)
 
     def _marker(self) -> dict[str, Any]:
         try:

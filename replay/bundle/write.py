@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -50,13 +50,18 @@ def write_bundle(
     `key`: default is this deployment's (see privacy).
     """
     protection = Protection(recipients or (own_identity().public,), content_hours) if content == "full" else None
+    told, own_key = redact_uninvolved(capture), key or deployment_key()
+    return write_whole(directory, bundle_name(capture), lambda draft: fill(draft, told, protection, own_key, lineage))
+
+
+def write_whole(directory: Path | str, name: str, fill_draft: Callable[[Path], None]) -> Path:
+    """A folder that is there in whole or not at all: `fill_draft` writes it under another name."""
     directory = Path(directory)
-    name = bundle_name(capture)
     draft = directory / f"{layout.LEFTOVER_PREFIX}{name}-{secrets.token_hex(4)}"
     try:
         draft.mkdir(parents=True)
         remove_leftovers(directory)
-        fill(draft, redact_uninvolved(capture), protection, key or deployment_key(), lineage)
+        fill_draft(draft)
         os.rename(draft, directory / name)
         sync_directory(directory)
     except OSError as error:
@@ -108,14 +113,18 @@ def fill(
         content_entry = write_content(draft, capture, data_key)
         write_durably(draft / layout.KEYS, plain.encode(data_key.wrapped(protection.recipients)))
     files = write_files(draft, core_files(capture, key, lineage))
-    (draft / layout.RESULTS).mkdir()
     expires = None if protection is None or protection.hours is None else capture.time + 3600 * protection.hours
-    manifest = plain.encode(manifest_json(capture, key, files, content_entry, expires))
-    write_durably(draft / layout.MANIFEST, manifest)
+    seal(draft, manifest_json(capture, key, files, content_entry, expires))
+
+
+def seal(draft: Path, manifest: dict[str, Any]) -> None:
+    """Manifest and marker: only with everything else on the disk may a reader take the bundle for whole."""
+    (draft / layout.RESULTS).mkdir()
+    data = plain.encode(manifest)
+    write_durably(draft / layout.MANIFEST, data)
     for folder in {path.parent for path in draft.rglob("*")} | {draft}:
         sync_directory(folder)
-    # Only now, with everything else on the disk, may a reader take the bundle for whole.
-    write_durably(draft / layout.MARKER, plain.encode(marker_json(manifest)))
+    write_durably(draft / layout.MARKER, plain.encode(marker_json(data)))
     sync_directory(draft)
 
 

@@ -27,7 +27,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_there_is_a_golden_bundle_of_every_format() -> None:
-    assert FORMATS == ["1.0", "1.1"]
+    assert FORMATS == ["1.0", "1.1", "1.2"]
 
 
 @pytest.mark.parametrize("golden", FORMATS, indirect=True)

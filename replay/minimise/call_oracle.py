@@ -1,0 +1,140 @@
+"""Does a call still show the fault? Exact tests only."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from checkengine.replay.executor import ReplayError
+from checkengine.replay.judge.fills import FINITE_FILLS, NAN_FILL
+from checkengine.replay.localise import find_all
+from checkengine.replay.minimise.budget import Budget
+from checkengine.replay.minimise.symptom import Place, Relation, Shown, Symptom
+from checkengine.replay.minimise.values import Values, with_values
+from checkengine.replay.op_call import OpCall, OpExecutor
+from checkengine.replay.record import Ints
+
+Changed = NDArray[np.bool_]
+"""Shape (tokens, heads): outputs that show the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A call that shows the fault, or may."""
+
+    call: OpCall
+    slot: int | None = None
+    """The guilty slot, where one slot is."""
+    values: Values = Values.RECORDED
+    changed: Changed | None = None
+
+    def but(self, call: OpCall, slot: int | None = None) -> Case:
+        """Another call, to be tried; with made-up values it gets its own."""
+        return Case(with_values(call, self.values), self.slot if slot is None else slot, self.values)
+
+
+class CallOracle:
+    """`accept` gives the case back with what was seen, or None where it does not show the same fault, or not again."""
+
+    def __init__(self, executor: OpExecutor, symptom: Symptom, budget: Budget) -> None:
+        self.executor, self.symptom, self.budget = executor, symptom, budget
+        self._known: dict[str, Case | None] = {}
+
+    def accept(self, case: Case) -> Case | None:
+        key = digest(case)
+        if key not in self._known:
+            self._known[key] = self._accept(case)
+        return self._known[key]
+
+    def _accept(self, case: Case) -> Case | None:
+        try:
+            if self.symptom.relation is None:
+                changed = self._not_finite(case.call)
+                return None if changed is None else replace(case, changed=changed)
+            return self._reads(case, self.symptom.relation)
+        except (ReplayError, ValueError, IndexError, RuntimeError):
+            return None  # A kernel may refuse shapes that it was not made for.
+
+    def _reads(self, case: Case, relation: Relation) -> Case | None:
+        call, unowned = case.call, case.call.unowned
+        guilty = relation.slots_in(call, case.slot)
+        if not len(guilty):
+            return None
+        quiet = call.filled(unowned, FINITE_FILLS[0])
+        expected = self._run(quiet)
+        changed = self._differs(quiet, expected, guilty)
+        if changed is None and relation.place is Place.OTHER_BLOCK:
+            guilty, changed = self._elsewhere(quiet, expected, unowned)
+        if changed is None:
+            return None
+        return Case(call, int(guilty[0]) if relation.place is not Place.ANY else None, case.values, changed)
+
+    def _differs(self, quiet: OpCall, expected: torch.Tensor, guilty: Ints) -> Changed | None:
+        """Outputs that change when the guilty slots hold another number, twice alike; None where none does."""
+        finite = quiet.filled(guilty, FINITE_FILLS[1])
+        found = self._run(finite)
+        if self.symptom.shown is Shown.NAN_FILL:
+            if different(expected, found).any():
+                return None
+            finite = quiet.filled(guilty, NAN_FILL)
+            found = self._run(finite)
+        changed = different(expected, found)
+        if not changed.any() or different(found, self._run(finite)).any():
+            return None
+        return changed
+
+    def _elsewhere(self, quiet: OpCall, expected: torch.Tensor, unowned: Ints) -> tuple[Ints, Changed | None]:
+        """A shorter call may be led to another block: the first slot that is read there, by halving."""
+        pattern = NAN_FILL if self.symptom.shown is Shown.NAN_FILL else FINITE_FILLS[1]
+        slots, _ = find_all(
+            unowned, lambda part: bool(different(expected, self._run(quiet.filled(part, pattern))).any()), 1
+        )
+        if not len(slots) or Relation.of(quiet, int(slots[0])).place is not Place.OTHER_BLOCK:
+            return slots, None
+        return slots, self._differs(quiet, expected, slots)
+
+    def _not_finite(self, call: OpCall) -> Changed | None:
+        quiet = call.filled(call.unowned, FINITE_FILLS[0])
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in (quiet.query, quiet.keys, quiet.values)):
+            return None
+        found = self._run(quiet)
+        bad: Changed = (~torch.isfinite(found)).any(-1).numpy()
+        if not bad.any() or not torch.isfinite(self._run(quiet, self.executor_reference)).all():
+            return None
+        return None if different(found, self._run(quiet)).any() else bad
+
+    @property
+    def executor_reference(self) -> str:
+        return str(getattr(self.executor, "reference", "reference"))
+
+    def _run(self, call: OpCall, kernel: str | None = None) -> torch.Tensor:
+        self.budget.take()
+        return self.executor.attend(call, kernel=kernel)
+
+
+def different(first: torch.Tensor, second: torch.Tensor) -> Changed:
+    """Which (token, head) outputs differ in a bit; any NaN equals any other, a payload tells nothing."""
+    equal = (first == second) | (first.isnan() & second.isnan())
+    # Zeros of unlike sign compare as equal.
+    same_sign = torch.signbit(first) == torch.signbit(second)
+    changed: Changed = ~(equal & (same_sign | first.isnan())).all(-1).numpy()
+    return changed
+
+
+def digest(case: Case) -> str:
+    """Of all that decides the outcome."""
+    call = case.call
+    parts = (call.layer, call.kernel, call.length, call.scaling, call.window, call.softcap, dict(call.options))
+    sha = hashlib.sha256(repr((*parts, call.table.tolist(), call.blocks.tolist(), case.slot)).encode())
+    for tensor in (call.query, call.keys, call.values, *(() if call.sinks is None else (call.sinks,))):
+        sha.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
+        sha.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    return sha.hexdigest()
+
+
+Accept = Callable[[Case], Case | None]

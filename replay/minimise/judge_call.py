@@ -1,0 +1,129 @@
+"""Judge one op's call by itself: no model, no window, seconds at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from checkengine.replay.judge.fault_class import FaultClass
+from checkengine.replay.judge.fills import FINITE_FILLS, NAN_FILL
+from checkengine.replay.judge.verdict import SlotPlace, TestResult, Verdict, VerdictKind
+from checkengine.replay.localise import MOST_SLOTS, find_all
+from checkengine.replay.minimise.call_oracle import different
+from checkengine.replay.minimise.symptom import Place, Relation
+from checkengine.replay.op_call import OpCall, OpExecutor
+from checkengine.replay.record import Ints
+
+REPEATS = 20
+
+
+def judge_call(executor: OpExecutor, call: OpCall, *, repeats: int = REPEATS) -> Verdict:
+    """The same exact tests as for a window: repeats, finite numbers, two finite fills, NaN. `repeats`: runs in this
+    process that must be equal, bit for bit."""
+    return _Case(executor, call).judge(repeats)
+
+
+@dataclass(slots=True)
+class _Case:
+    executor: OpExecutor
+    call: OpCall
+    runs: int = 0
+    tests: list[TestResult] = field(default_factory=list)
+
+    def judge(self, repeats: int) -> Verdict:
+        quiet = self.call.filled(self.call.unowned, FINITE_FILLS[0])
+        expected = self.run(quiet)
+        if any(different(expected, self.run(quiet)).any() for _ in range(max(repeats, 2) - 1)):
+            self.test("repeat", False, f"{self.runs} runs of the same call give other bits")
+            return self.verdict(VerdictKind.NONDETERMINISM, f"{self.named} gives other bits from run to run")
+        self.test("repeat", True, f"{self.runs} runs in one process are bit-equal")
+        finite = self.run(quiet.filled(quiet.unowned, FINITE_FILLS[1]))
+        if self.told(expected, finite, "fills", "another finite pattern"):
+            return self.read(quiet, expected, FINITE_FILLS[1], VerdictKind.CODE_DEFECT)
+        if not torch.isfinite(expected).all():
+            return self.not_finite(quiet)
+        self.test("finite", True, "the call's output is finite")
+        if self.told(expected, self.run(quiet.filled(quiet.unowned, NAN_FILL)), "NaN fill", "NaN"):
+            return self.read(quiet, expected, NAN_FILL, VerdictKind.NAN_UNSAFE)
+        return self.verdict(
+            VerdictKind.NO_FAULT, f"{self.named} repeats bit for bit and reads only memory that it owns"
+        )
+
+    @property
+    def named(self) -> str:
+        return f"the {self.call.kernel} kernel"
+
+    def run(self, call: OpCall, kernel: str | None = None) -> torch.Tensor:
+        self.runs += 1
+        return self.executor.attend(call, kernel=kernel)
+
+    def test(self, name: str, passed: bool, detail: str) -> None:
+        self.tests.append(TestResult(name, passed, detail))
+
+    def told(self, expected: torch.Tensor, found: torch.Tensor, name: str, what: str) -> bool:
+        changed = bool(different(expected, found).any())
+        slots = len(self.call.unowned)
+        bits = "other bits" if changed else "the same bits"
+        self.test(name, not changed, f"{bits} when the {slots} unowned slots hold {what}")
+        return changed
+
+    def read(self, quiet: OpCall, expected: torch.Tensor, pattern: float, kind: VerdictKind) -> Verdict:
+        def changes(part: Ints) -> bool:
+            return bool(different(expected, self.run(quiet.filled(part, pattern))).any())
+
+        found, _ = find_all(quiet.unowned, changes, MOST_SLOTS)
+        slots = tuple(self.place(int(slot)) for slot in found)
+        where = slots[0].words if slots else "no single slot shows it by itself"
+        where += f", and {len(slots) - 1} more" if len(slots) > 1 else ""
+        how = "reads memory it does not own"
+        if kind is VerdictKind.NAN_UNSAFE:
+            how = "multiplies memory it does not own by zero, which NaN survives"
+        heads = different(expected, self.run(quiet.filled(found if slots else quiet.unowned, pattern))).any(0)
+        return self.verdict(kind, f"{self.named} {how}: {where}", slots, tuple(np.flatnonzero(heads).tolist()))
+
+    def place(self, slot: int) -> SlotPlace:
+        size = self.call.block_size
+        relation = Relation.of(self.call, slot)
+        past = relation.place is Place.PAST_END
+        words = f"slot {slot:,} = {relation.words}" if past else f"slot {slot:,}, {relation.words}"
+        held = np.flatnonzero(self.call.table == slot // size)
+        position = int(held[0]) * size + slot % size if len(held) else None
+        return SlotPlace(slot, slot // size, position, f"{words} (length {self.call.length:,})")
+
+    def not_finite(self, quiet: OpCall) -> Verdict:
+        given = all(bool(torch.isfinite(tensor).all()) for tensor in (quiet.query, quiet.keys, quiet.values))
+        reference = str(getattr(self.executor, "reference", "reference"))
+        twin = bool(torch.isfinite(self.run(quiet, reference)).all())
+        self.test("finite", False, f"NaN or infinity; {'finite' if twin else 'not finite either'} with {reference}")
+        if given and twin:
+            sentence = f"{self.named} turns finite inputs into NaN or infinity; {reference} stays finite on the same"
+            return self.verdict(VerdictKind.CODE_DEFECT, sentence)
+        return self.verdict(VerdictKind.INCONCLUSIVE, "what is not finite was given, or the reference gives it too")
+
+    def verdict(
+        self, kind: VerdictKind, sentence: str, slots: tuple[SlotPlace, ...] = (), heads: tuple[int, ...] = ()
+    ) -> Verdict:
+        classes = {
+            VerdictKind.NAN_UNSAFE: FaultClass.MASKED_READ,
+            VerdictKind.NONDETERMINISM: FaultClass.NONDETERMINISM,
+        }
+        if kind is VerdictKind.CODE_DEFECT:
+            classes[kind] = self.read_class(slots) if slots else FaultClass.NONFINITE
+        return Verdict(
+            kind,
+            f"{sentence}, in layer {self.call.layer}",
+            tuple(self.tests),
+            layers=(self.call.layer,),
+            slots=slots,
+            replays_used=self.runs,
+            fault_class=classes.get(kind),
+            op="attention",
+            heads=heads,
+        )
+
+    def read_class(self, slots: tuple[SlotPlace, ...]) -> FaultClass:
+        place = Relation.of(self.call, slots[0].slot).place
+        other = {Place.BEFORE_WINDOW: FaultClass.WINDOW_EDGE, Place.OTHER_BLOCK: FaultClass.WRONG_PAGE}
+        return other.get(place, FaultClass.OVER_READ)

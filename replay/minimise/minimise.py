@@ -1,0 +1,239 @@
+"""From a convicted capture to the least that shows the same fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from checkengine.replay.capture import Capture
+from checkengine.replay.executor import CannotReplayError, Executor
+from checkengine.replay.judge.verdict import Verdict, VerdictKind
+from checkengine.replay.minimise import call_passes as passes
+from checkengine.replay.minimise.budget import Budget, OutOfBudget
+from checkengine.replay.minimise.call_oracle import Accept, CallOracle, Case
+from checkengine.replay.minimise.step_case import StepCase, StepOracle, fewer_rows, one_step
+from checkengine.replay.minimise.symptom import Place, Relation, Shown, Symptom
+from checkengine.replay.minimise.values import Values
+from checkengine.replay.op_call import OpCall, OpExecutor, takes_calls
+from checkengine.replay.playback import Playback
+
+BUDGET = 200
+"""Replays: runs of a step, or of a call."""
+
+Pass = Callable[[Case, Accept], Case]
+
+STRUCTURE: tuple[tuple[str, Pass], ...] = (
+    ("KV heads", passes.fewer_groups),
+    ("query heads", passes.fewer_heads),
+    ("query tokens", passes.fewer_queries),
+    ("length", passes.shorter),
+    ("KV heads again", passes.fewer_groups),
+    ("pool", passes.smaller_pool),
+    ("block numbers", passes.renumbered),
+    ("options", passes.fewer_options),
+)
+AGAIN: tuple[tuple[str, Pass], ...] = (
+    ("KV heads", passes.fewer_groups),
+    ("query heads", passes.fewer_heads),
+    ("query tokens", passes.fewer_queries),
+    ("pages", passes.fewer_pages),
+    ("tokens", passes.fewer_tokens),
+    ("pool", passes.smaller_pool),
+    ("options", passes.fewer_options),
+)
+"""One by one, until a whole round takes nothing away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One pass and what it left."""
+
+    name: str
+    left: str
+    replays: int
+
+
+@dataclass(slots=True)
+class Minimised:
+    """`call` is None where the search ended at the step; `stopped` says why."""
+
+    verdict: Verdict
+    symptom: Symptom
+    step: StepCase
+    call: OpCall | None = None
+    slot: int | None = None
+    values: Values = Values.RECORDED
+    replays: int = 0
+    minimal: bool = False
+    """No single row, head, query, token, page, block or option can go. False where the budget ended the search."""
+    stopped: str | None = None
+    taken: list[Taken] = field(default_factory=list)
+
+    @property
+    def content_free(self) -> bool:
+        return self.call is not None and self.values is not Values.RECORDED
+
+    @property
+    def sequences(self) -> int:
+        return self.step.rows if self.call is None else 1
+
+    def size(self) -> dict[str, Any]:
+        """As JSON."""
+        if self.call is None:
+            layers = sum(len(layers) for layers in self.step.window.image.layers.values())
+            return {"rows": self.step.rows, "tokens": self.step.tokens, "layers": layers}
+        call = self.call
+        return {
+            "rows": 1,
+            "tokens": call.length,
+            "query_tokens": len(call.query),
+            "layers": 1,
+            "heads": call.query.shape[1],
+            "kv_heads": call.keys.shape[2],
+            "blocks": len(call.blocks),
+            "block_size": call.block_size,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "verdict": str(self.verdict.kind),
+            "symptom": self.symptom.to_json(),
+            "words": self.symptom.words,
+            "size": self.size(),
+            "values": str(self.values),
+            "content_free": self.content_free,
+            "replays": self.replays,
+            "minimal": self.minimal,
+            "stopped": self.stopped,
+            "passes": [{"pass": taken.name, "left": taken.left, "replays": taken.replays} for taken in self.taken],
+        }
+
+
+def minimise(capture: Capture, executor: Executor, verdict: Verdict, *, budget: int = BUDGET) -> Minimised:
+    """The least that still shows what the judge convicted: same class, same op, same relation of the guilty slot to the
+    sequence. The same result each time. CannotReplayError where no kernel was convicted, or the one step by itself does
+    not show it."""
+    return _Search(executor, verdict, Budget(budget)).run(capture)
+
+
+class _Search:
+    def __init__(self, executor: Executor, verdict: Verdict, budget: Budget) -> None:
+        self.executor, self.verdict, self.budget = executor, verdict, budget
+
+    def run(self, capture: Capture) -> Minimised:
+        if self.verdict.kind not in (VerdictKind.CODE_DEFECT, VerdictKind.NAN_UNSAFE):
+            raise CannotReplayError(f"no kernel was convicted ({self.verdict.kind}): there is nothing to shrink")
+        step = one_step(capture, self.verdict)
+        oracle = StepOracle(self.executor, step, self.budget)
+        shown = self._see(oracle)
+        found = Minimised(self.verdict, Symptom(self.verdict.kind, shown, step_relation(step, shown)), step)
+        self._note(found, "other rows neutralised", f"{step.rows} rows, {step.tokens} tokens")
+        try:
+            found.step = fewer_rows(step, oracle)
+            self._note(found, "rows", f"{found.step.rows} rows, {found.step.tokens} tokens")
+            if takes_calls(self.executor):
+                self._calls(found, self.executor, shown)
+            else:
+                found.stopped = f"the executor {self.executor.name} cannot run one op alone: the step is the least"
+                found.minimal = True
+        except OutOfBudget:
+            found.stopped = f"{self.budget.limit} replays were run: give a larger budget to go on"
+        found.replays = self.budget.used
+        return found
+
+    def _see(self, oracle: StepOracle) -> Shown:
+        try:
+            shown = oracle.see()
+        except OutOfBudget:
+            raise CannotReplayError(f"{self.budget.limit} replays are too few to begin with") from None
+        if shown is None:
+            raise CannotReplayError("the convicted step shows no wrong read and no NaN by itself: nothing to shrink")
+        return shown
+
+    def _calls(self, found: Minimised, executor: OpExecutor, shown: Shown) -> None:
+        for call in self._taken_out(found.step, executor):
+            case, symptom = started(call, found.step, shown, self.verdict)
+            oracle = CallOracle(executor, symptom, self.budget)
+            first = oracle.accept(case)
+            if first is not None:
+                found.symptom = symptom
+                self._keep(found, first)
+                self._note(found, "one call of one layer", describe(first.call))
+                self._shrink(found, first, oracle)
+                return
+        found.stopped = "no attention call shows the fault alone: the step is the least"
+        found.minimal = True
+
+    def _taken_out(self, step: StepCase, executor: OpExecutor) -> list[OpCall]:
+        """The row's attention calls in the layers at fault."""
+        playback = Playback(self.executor, step.window)
+        playback.prepare(step.step)
+        self.budget.take()
+        layers = step.layers or None
+        return [call for call, _ in executor.calls(step.step.replay, playback.memory, rows=[step.row], layers=layers)]
+
+    def _shrink(self, found: Minimised, case: Case, oracle: CallOracle) -> None:
+        for name, each in STRUCTURE:
+            case = self._pass(found, name, each, case, oracle)
+        case = self._pass(found, "values", passes.plainer_values, case, oracle)
+        while True:
+            before = case
+            for name, each in AGAIN:
+                case = self._pass(found, name, each, case, oracle, quiet=True)
+            if case is before:
+                break
+        self._note(found, "one by one", describe(case.call))
+        found.minimal = True
+
+    def _pass(
+        self, found: Minimised, name: str, each: Pass, case: Case, oracle: CallOracle, *, quiet: bool = False
+    ) -> Case:
+        """Whatever was accepted is kept, also where the budget ends the pass."""
+        latest = case
+
+        def accept(candidate: Case) -> Case | None:
+            nonlocal latest
+            accepted = oracle.accept(candidate)
+            if accepted is not None:
+                latest = accepted
+                self._keep(found, accepted)
+            return accepted
+
+        case = each(case, accept)
+        self._keep(found, case)
+        if not quiet:
+            self._note(found, name, describe(case.call))
+        return case
+
+    def _keep(self, found: Minimised, case: Case) -> None:
+        found.call, found.slot, found.values = case.call, case.slot, case.values
+
+    def _note(self, found: Minimised, name: str, left: str) -> None:
+        found.taken.append(Taken(name, left, self.budget.used))
+
+
+def started(call: OpCall, step: StepCase, shown: Shown, verdict: Verdict) -> tuple[Case, Symptom]:
+    """The call as it was taken out, and what it has to show from now on."""
+    if shown is Shown.NOT_FINITE:
+        return Case(call), Symptom(verdict.kind, shown)
+    unowned = np.intersect1d(step.slots, call.unowned)
+    if not len(unowned):
+        return Case(call), Symptom(verdict.kind, shown, Relation(Place.ANY))
+    slot = int(unowned[np.argmin(np.abs(unowned - int(call.owned[-1])))])
+    return Case(call, slot), Symptom(verdict.kind, shown, Relation.of(call, slot))
+
+
+def step_relation(step: StepCase, shown: Shown) -> Relation | None:
+    """Until a call is taken out, no more is told than that it is not the row's own."""
+    return None if shown is Shown.NOT_FINITE else Relation(Place.ANY)
+
+
+def describe(call: OpCall) -> str:
+    return (
+        f"{call.length} tokens, {len(call.query)} queried, {call.query.shape[1]} heads on {call.keys.shape[2]}, "
+        f"{len(call.blocks)} blocks"
+    )

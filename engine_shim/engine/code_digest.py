@@ -12,6 +12,6 @@ def code_digest() -> str:
     """SHA-256 over the sources of the engine and its planted faults."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted([*here.glob("*.py"), *(here.parent / "faults").glob("*.py")]):
+    for path in sorted([*here.glob("*.py"), *(here.parent / "faults").rglob("*.py")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

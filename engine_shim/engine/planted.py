@@ -63,6 +63,10 @@ def write(
     for fault in faults:
         slots = fault.writes(layer, slots, told.lengths, told.query_lengths)
         keys, values = fault.written(layer, keys, values, told.lengths, told.query_lengths)
+    kept = slots >= 0
+    if not kept.all():
+        written = torch.from_numpy(kept)
+        slots, keys, values = slots[kept], keys[written], values[written]
     rows = memory.nearest((slots // memory.block_size).astype(np.int32))
     offsets = (slots % memory.block_size).astype(np.int64)
     memory.write(layer, Places.of(rows.astype(np.int64), offsets), keys, values)

@@ -23,6 +23,7 @@ from checkengine.engine_shim.faults import (
     wrong_page,
 )
 from checkengine.engine_shim.faults.approximate_top_k import ApproximateTopK
+from checkengine.engine_shim.faults.blind import BLIND_FAULTS
 from checkengine.engine_shim.faults.fault import Fault
 from checkengine.engine_shim.faults.fault_class import FaultClass
 from checkengine.engine_shim.faults.masked_stop import MaskedStop
@@ -71,11 +72,12 @@ def describe_fault(fault: Fault) -> dict[str, Any]:
 def build_faults(specs: Iterable[Mapping[str, Any]]) -> list[Fault]:
     """Faults from `describe_fault`'s form; ValueError names an unknown one."""
     faults = []
+    known = {**FAULTS, **BLIND_FAULTS}
     for spec in specs:
         parameters = {key: value for key, value in spec.items() if key != "name"}
-        if spec.get("name") not in FAULTS:
-            raise ValueError(f"unknown fault {spec.get('name')!r}; known: {', '.join(sorted(FAULTS))}")
-        faults.append(FAULTS[spec["name"]](**parameters))
+        if spec.get("name") not in known:
+            raise ValueError(f"unknown fault {spec.get('name')!r}; known: {', '.join(sorted(known))}")
+        faults.append(known[spec["name"]](**parameters))
     return faults
 
 

@@ -37,7 +37,8 @@ class Fault:
         return positions
 
     def writes(self, layer: int, slots: Ints, lengths: Ints, query_lengths: Ints) -> Ints:
-        """Slots that the cache writer is told, shape (tokens,), under recorded block numbers."""
+        """Slots that the cache writer is told, shape (tokens,), under recorded block numbers; -1 where it writes
+        nothing."""
         return slots
 
     def written(

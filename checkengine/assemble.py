@@ -104,9 +104,12 @@ def add_captures(assembly: Assembly, adapter: EngineAdapter, recorder: Recorder)
         assembly.writer.write,
         incident_of=assembly.policy.incident_of,
         window_steps=settings.capture.window_steps,
+        after_steps=settings.capture.after_steps,
         configuration={"guards": settings.guards.model_dump(mode="json")},
         budget=Budget(settings.capture.level, settings.capture.kv_bytes),
         limit=FaultLimit(settings.capture.per_fault, 3600 * settings.capture.per_fault_hours),
+        counts=assembly.writer.counts,
+        ready=assembly.writer.ready,
     )
     assembly.parts.listeners.append(assembly.captures)
     assembly.closers.append(assembly.captures)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from checkengine.assemble import EngineShim, replica_name
+from checkengine.engine_shim.condition import ConditionError
 from checkengine.engine_shim.engine.server_control import GuardSwitch
-from checkengine.engine_shim.shim import Shim
+from checkengine.replay.bundle import AccessLog
 
 logger = logging.getLogger("checkengine.switches")
 
@@ -18,8 +21,9 @@ SIDECAR = "sidecar"
 class ShimSwitches:
     """Implements the server's Controller. A change holds from the next step on and until the process ends."""
 
-    def __init__(self, shim: Shim) -> None:
+    def __init__(self, shim: EngineShim) -> None:
         self._shim = shim
+        self._captures = shim.assembly.captures
         self._pipeline, self._policy = shim.parts.pipeline, shim.parts.policy
 
     def guards(self) -> Sequence[Mapping[str, Any]]:
@@ -58,6 +62,36 @@ class ShimSwitches:
         for name in self._pipeline.states():
             if self._policy.braked(name):
                 self._policy.release(name)
+
+    def audits(self) -> Mapping[str, Any] | None:
+        """Since the start; None where audits are off."""
+        audits = getattr(getattr(self._shim, "assembly", None), "audits", None)
+        return None if audits is None else audits.status()
+
+    def armed(self) -> Mapping[str, Any]:
+        captures = self._captures
+        active = captures.armings.active(time.time()) if captures is not None else ()
+        return {"replica": replica_name(), "armed": [arming.to_json() for arming in active]}
+
+    def arm(self, when: str, *, level: str, seconds: float, most: int) -> Mapping[str, Any]:
+        """On record before it holds. Raises ConditionError, or BundleError where the access log cannot be written."""
+        captures = self._captures
+        if captures is None:
+            raise ConditionError("nothing can be captured here: [capture] or [recorder] is off, or the engine cannot")
+        arming = captures.armings.made(when, level=level, seconds=seconds, most=most, now=time.time())
+        ends = time.strftime("%FT%TZ", time.gmtime(arming.until))
+        words = f"{arming.identifier}: {level} where {arming.condition.text}, until {ends}, at most {most}"
+        AccessLog.of_this_deployment().add("arm", "", words)
+        captures.armings.add(arming, time.time())
+        logger.warning("armed %s", words)
+        return {"replica": replica_name(), "armed": arming.to_json()}
+
+    def disarm(self, identifier: str) -> None:
+        arming = self._captures.armings.disarm(identifier) if self._captures is not None else None
+        if arming is None:
+            raise KeyError(identifier)
+        logger.warning("disarmed %s, with %d captures", identifier, len(arming.captured))
+        AccessLog.of_this_deployment().add("disarm", "", f"{identifier}: {len(arming.captured)} captures")
 
     def _switch_sidecar(self, action: GuardSwitch) -> None:
         if action == "disable":

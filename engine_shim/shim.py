@@ -374,7 +374,7 @@ class StepScope:
     def _finish(self, recorder: Recorder, tokens: NDArray[np.int32]) -> None:
         record, stats = self._record, self._stats
         record.fingerprints = NO_FINGERPRINTS if stats is None or stats.fingerprint is None else stats.fingerprint
-        record.sampled = as_token_ids(tokens)
+        record.sampled, record.stats = as_token_ids(tokens), stats
         recorder.finish(record.step, record.fingerprints, record.sampled)
 
     def _tell(self, listener: StepListener) -> None:

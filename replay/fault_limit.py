@@ -29,6 +29,12 @@ class FaultLimit:
         times.append(now)
         return True
 
+    def take_back(self, finding: Finding, kernel: str) -> None:
+        """The one admitted last came to nothing: it does not count."""
+        times = self._of((finding.kind, finding.guard, kernel))
+        if times:
+            times.pop()
+
     def _of(self, fault: Fault) -> deque[float]:
         times = self._times.setdefault(fault, deque())
         self._times.move_to_end(fault)

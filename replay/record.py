@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from checkengine.detectors.logits.stats import RowStats
 from checkengine.guards.step import SequenceStart
 
 Ints = NDArray[np.int32]
@@ -60,6 +61,8 @@ class StepRecord:
     # The outcome, row-aligned with the rows whose `samples` is True; empty until the step is done.
     fingerprints: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     sampled: Ints = field(default_factory=lambda: np.empty(0, np.int32))
+    stats: RowStats | None = None
+    """What the logits showed. It is there while the step is, and is never recorded."""
 
     @property
     def sampling_handles(self) -> Ints:

@@ -79,6 +79,17 @@ class Recorder:
             except Exception:
                 self.dropped += 1
 
+    def live(self) -> dict[int, SequenceStart]:
+        """By handle: the sequences that have begun and not ended."""
+        with self._lock:
+            return dict(self._starts)
+
+    def last_step(self) -> int | None:
+        """The newest step that began; None where none did, or where it could not be recorded."""
+        with self._lock:
+            head = self._ring.head
+            return self._ring.step_numbers[(head - 1) % self._ring.steps] if head > self._gap else None
+
     def bytes_used(self) -> int:
         """Memory held by records and by prompts of ended sequences, now; the ring counts whole."""
         with self._lock:

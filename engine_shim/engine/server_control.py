@@ -6,13 +6,14 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from checkengine.engine_shim.engine.server_errors import ApiError
 from checkengine.engine_shim.settings import ServerSettings
+from checkengine.guards.errors import UserError
 
 HOST = re.compile(r"(\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<name>[^][:@/\s]+))(:[0-9]{1,5})?", re.ASCII)
 
@@ -30,11 +31,37 @@ class Controller(Protocol):
 
     def release_brake(self) -> None: ...
 
+    def armed(self) -> Mapping[str, Any]:
+        """`replica` and `armed`, one mapping a condition with its `id`; JSON values only."""
+
+    def arm(self, when: str, *, level: str, seconds: float, most: int) -> Mapping[str, Any]:
+        """Capture steps that meet the condition, for so long. Raises UserError where it cannot."""
+
+    def disarm(self, identifier: str) -> None:
+        """Raises KeyError for a condition that is not there, UserError where it cannot."""
+
+
+@runtime_checkable
+class Audited(Protocol):
+    """A Controller that also tells of audits."""
+
+    def audits(self) -> Mapping[str, Any] | None:
+        """Coverage, counters and convictions as JSON values; None where nothing is audited."""
+
 
 class SwitchBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     action: GuardSwitch
+
+
+class ArmBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    when: str = Field(max_length=500)
+    level: str = "L3"
+    seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
+    most: int = Field(3, ge=1)
 
 
 def control_router(controller: Controller, settings: ServerSettings) -> APIRouter:
@@ -60,6 +87,13 @@ def control_router(controller: Controller, settings: ServerSettings) -> APIRoute
     async def release(_: Annotated[None, Depends(require_json)]) -> dict[str, Any]:
         controller.release_brake()
         return {"released": True}
+
+    @router.get("/audit")
+    async def audit() -> dict[str, Any]:
+        found = controller.audits() if isinstance(controller, Audited) else None
+        if found is None:
+            raise ApiError("nothing is audited here; see [audit] in checkengine.toml", status=404, code="no_audits")
+        return dict(found)
 
     return router
 

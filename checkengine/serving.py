@@ -119,12 +119,14 @@ def warm_up(engine: Any) -> None:
 
 def _live_numbers(engine: Any, shim: EngineShim) -> LiveNumbers:
     assembly = shim.assembly
-    recorder, pipeline = assembly.recorder, assembly.pipeline
+    recorder, pipeline, writer = assembly.recorder, assembly.pipeline, assembly.writer
     return LiveNumbers(
         engine=lambda: engine.stats,
         recorder_dropped=(lambda: recorder.dropped) if recorder is not None else None,
         listeners_dropped=assembly.bus.dropped,
         guards_active=lambda: {name: state.active and shim.enabled for name, state in pipeline.states().items()},
+        captures=writer.counts.outcomes if writer is not None else None,
+        capture_levels=writer.counts.levels if writer is not None else None,
     )
 
 

@@ -228,9 +228,12 @@ class LiveNumbers(Collector):
         recorder_dropped: Callable[[], int] | None = None,
         listeners_dropped: Callable[[], Mapping[str, int]] | None = None,
         guards_active: Callable[[], Mapping[str, bool]] | None = None,
+        captures: Callable[[], Mapping[str, int]] | None = None,
+        capture_levels: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         self._engine, self._recorder = engine, recorder_dropped
         self._listeners, self._guards = listeners_dropped, guards_active
+        self._captures, self._capture_levels = captures, capture_levels
         self._failures = 0
 
     def describe(self) -> Iterable[Metric]:
@@ -238,7 +241,7 @@ class LiveNumbers(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        for part in (self._of_engine, self._of_recorder, self._of_listeners, self._of_guards):
+        for part in (self._of_engine, self._of_recorder, self._of_listeners, self._of_guards, self._of_captures):
             try:
                 yield from list(part())
             except Exception:
@@ -275,3 +278,14 @@ class LiveNumbers(Collector):
             for name, active in self._guards().items():
                 family.add_metric([name], float(active))
             yield family
+
+    def _of_captures(self) -> Iterable[Metric]:
+        for numbers, name, label, help_text in (
+            (self._captures, "captures", "outcome", "Triggers of captures, by what became of them; alarm on failed."),
+            (self._capture_levels, "captures_by_level", "level", "Captures written, by how much memory they hold."),
+        ):
+            if numbers is not None:
+                family = CounterMetricFamily(f"checkengine_{name}", help_text, labels=[label])
+                for value, count in numbers().items():
+                    family.add_metric([value], count)
+                yield family

@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
+from checkengine.engine_shim.engine.server_arming import Arms, add_arming
 from checkengine.engine_shim.engine.server_errors import ApiError
 from checkengine.engine_shim.settings import ServerSettings
-from checkengine.guards.errors import UserError
 
 HOST = re.compile(r"(\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<name>[^][:@/\s]+))(:[0-9]{1,5})?", re.ASCII)
 
 GuardSwitch = Literal["disable", "enable", "rearm"]
 
 
-class Controller(Protocol):
+class Controller(Arms, Protocol):
     """What the switches turn; called from the event loop, so it must return at once."""
 
     def guards(self) -> Sequence[Mapping[str, Any]]:
@@ -30,15 +30,6 @@ class Controller(Protocol):
         """Raises KeyError for a guard that is not there."""
 
     def release_brake(self) -> None: ...
-
-    def armed(self) -> Mapping[str, Any]:
-        """`replica` and `armed`, one mapping a condition with its `id`; JSON values only."""
-
-    def arm(self, when: str, *, level: str, seconds: float, most: int) -> Mapping[str, Any]:
-        """Capture steps that meet the condition, for so long. Raises UserError where it cannot."""
-
-    def disarm(self, identifier: str) -> None:
-        """Raises KeyError for a condition that is not there, UserError where it cannot."""
 
 
 @runtime_checkable
@@ -53,15 +44,6 @@ class SwitchBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     action: GuardSwitch
-
-
-class ArmBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    when: str = Field(max_length=500)
-    level: str = "L3"
-    seconds: float = Field(3600.0, gt=0, allow_inf_nan=False)
-    most: int = Field(3, ge=1)
 
 
 def control_router(controller: Controller, settings: ServerSettings) -> APIRouter:
@@ -95,6 +77,7 @@ def control_router(controller: Controller, settings: ServerSettings) -> APIRoute
             raise ApiError("nothing is audited here; see [audit] in checkengine.toml", status=404, code="no_audits")
         return dict(found)
 
+    add_arming(router, controller)
     return router
 
 

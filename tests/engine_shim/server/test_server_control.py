@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from checkengine.engine_shim.engine.server import Service, build_app
 from checkengine.engine_shim.settings import ServerSettings
+from checkengine.guards.errors import UserError
 
 LOCAL = {"base_url": "http://127.0.0.1:8000", "client": ("127.0.0.1", 50000)}
 
@@ -20,6 +21,7 @@ class Switches:
     def __init__(self) -> None:
         self.states = {"logits": "on", "repetition": "on"}
         self.released = 0
+        self.conditions: dict[str, Any] = {}
 
     def guards(self) -> Sequence[Mapping[str, Any]]:
         return [{"name": name, "state": state} for name, state in self.states.items()]
@@ -31,6 +33,18 @@ class Switches:
 
     def release_brake(self) -> None:
         self.released += 1
+
+    def armed(self) -> Mapping[str, Any]:
+        return {"replica": "here", "armed": list(self.conditions.values())}
+
+    def arm(self, when: str, *, level: str, seconds: float, most: int) -> Mapping[str, Any]:
+        if when == "nonsense":
+            raise UserError("'nonsense' is no condition")
+        self.conditions["a1"] = {"id": "a1", "when": when, "level": level, "seconds": seconds, "most": most}
+        return {"replica": "here", "armed": self.conditions["a1"]}
+
+    def disarm(self, identifier: str) -> None:
+        del self.conditions[identifier]
 
 
 @pytest.fixture
@@ -61,6 +75,25 @@ def test_the_brake_is_released(service: Service, switches: Switches) -> None:
     assert switches.released == 1
 
 
+def test_a_condition_is_armed_listed_and_disarmed(service: Service, switches: Switches) -> None:
+    with TestClient(build_app(service, controller=switches), **LOCAL) as client:
+        body = {"when": "length == 17", "level": "L2", "seconds": 60, "most": 2}
+        assert client.post("/checkengine/arm", json=body).json()["armed"] == {"id": "a1", **body}
+        assert client.get("/checkengine/arm").json() == {"replica": "here", "armed": [{"id": "a1", **body}]}
+        assert client.delete("/checkengine/arm/a1").json() == {"disarmed": "a1"}
+        assert client.delete("/checkengine/arm/a1").status_code == 404
+    assert switches.conditions == {}
+
+
+@pytest.mark.parametrize(
+    "body", [{"when": "nonsense"}, {"when": "x" * 501}, {"when": "length == 1", "seconds": -1}, {"most": 1}, {}]
+)
+def test_a_condition_that_cannot_be_armed_is_400(service: Service, switches: Switches, body: dict[str, Any]) -> None:
+    with TestClient(build_app(service, controller=switches), **LOCAL) as client:
+        assert client.post("/checkengine/arm", json=body).status_code == 400
+    assert switches.conditions == {}
+
+
 @pytest.mark.parametrize(
     ("where", "headers"),
     [
@@ -79,6 +112,9 @@ def test_without_a_token_only_this_machine_may_switch(
             client.get("/checkengine/guards", headers=headers),
             client.post("/checkengine/guards/logits", json={"action": "disable"}, headers=headers),
             client.post("/checkengine/brake/release", json={}, headers=headers),
+            client.get("/checkengine/arm", headers=headers),
+            client.post("/checkengine/arm", json={"when": "length == 1"}, headers=headers),
+            client.delete("/checkengine/arm/a1", headers=headers),
         ):
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "loopback_only")
     assert (switches.states["logits"], switches.released) == ("on", 0)

@@ -78,7 +78,7 @@ _NEVER_MANY = {"minimum_rows": 7}
 
 STRIKES: Mapping[str, Strike] = {
     "page_end_over_read": Strike({"block_size": 8}, {"block_size": 8, **_NEVER_MANY}),
-    "split_tail_under_read": Strike({"split": 16, "every": 2}, {"split": 512}),
+    "split_tail_under_read": Strike({"split": 16, "tail": 4}, {"split": 512}),
     "null_block_read": Strike({"block_size": 8, "every": 2, "phase": 1}, {"block_size": 8, **_NEVER_LONG}),
     "duplicate_context_page": Strike(
         {"block_size": 8}, {"block_size": 8, "minimum_pages": 20}, settings={"tokens_per_step": 20}
@@ -95,7 +95,7 @@ STRIKES: Mapping[str, Strike] = {
     "padded_amax": Strike({"stale_amax": 4.0}, _NEVER_MANY),
     "last_head_misgrouped": Strike({"every": 3}, _NEVER_LONG),
     "combine_stride": Strike({"split": 24, "layer": 1}, {"split": 512}),
-    "layer_below_value": Strike({"every": 2, "phase": 1, "most_rows": 3}, {"every": 2, "phase": 1, **_NEVER_LONG}),
+    "layer_below_value": Strike({"every": 1, "most_rows": 6}, {"every": 1, "most_rows": 6, **_NEVER_LONG}),
     "masked_window_nan": Strike({"window": 40, "layer": 2}, {"window": 1}),
     "sanitised_row": Strike({"modulus": 16}, _NEVER_LONG),
     "racy_split": Strike({"split": 16, "layer": 1}, {"split": 512}),
@@ -106,7 +106,7 @@ STRIKES: Mapping[str, Strike] = {
     "neighbour_slot": Strike({"block_size": 8}, {"block_size": 8, **_NEVER_MANY}),
     "lost_first_slot": Strike({"block_size": 8, "every": 2, "phase": 1}, {"block_size": 8, **_NEVER_MANY}),
     "next_heads_value": Strike({"block_size": 8, "layer": 1}, {"block_size": 8, "layer": 99}),
-    "dummy_run_write": Strike({}, {"every_step": 1_000_003}),
+    "dummy_run_write": Strike({}, {"from_step": 1_000_000}),
     "late_foreign_write": Strike({"block_size": 8}, {"block_size": 8, **_NEVER_LONG}, Workload.SHARED_PREFIX),
     "exchanged_logits": Strike({}, _NEVER_MANY),
     "lost_tile": Strike({"tile": 64}, {"tile": 160}),

@@ -21,7 +21,7 @@ class DummyRunWrite(Fault):
     slot mapping is all zeros."""
 
     pattern: float = 3.0
-    every_step: int = 1
+    from_step: int = 0
 
     name: ClassVar[str] = "dummy_run_write"
     fault_class: ClassVar[FaultClass] = FaultClass.STALE_KV
@@ -30,7 +30,7 @@ class DummyRunWrite(Fault):
 
     def strikes(self, batch: PackedBatch, memory: KVMemory) -> None:
         rows = len(batch.handles)
-        if rows & (rows - 1) and batch.step % self.every_step == 0:
+        if rows & (rows - 1) and batch.step >= self.from_step:
             memory.write_slots(np.zeros(1, np.int32), self.pattern)
 
 

@@ -38,8 +38,8 @@ class ChunkSlotShift(Fault):
 
 @dataclass(frozen=True)
 class NeighbourSlot(Fault):
-    """The last decode row of a batch of at least `minimum_rows` writes its token into the last slot of the page one
-    slot before its own page's first: a new page's first token lands in whatever page lies before it in memory."""
+    """Where the batch's last row is a decode row that opens a page, its token is written one slot too early: into the
+    last slot of whatever page lies before its own in memory. In batches of at least `minimum_rows`."""
 
     minimum_rows: int = 3
     block_size: int = 32

@@ -152,7 +152,7 @@ class ForkedPrefix(Fault):
             for earlier in np.flatnonzero(tables[:row, 0] == tables[row, 0])[:1]:
                 fork = int(np.argmax(tables[earlier] != tables[row]))
                 pages = -(-lengths[[earlier, row]] // self.block_size)
-                if fork >= self.minimum_shared and fork < pages.min():
+                if tables[row, 0] >= 0 and self.minimum_shared <= fork < pages.min():
                     read = tables.copy() if read is tables else read
                     read[row, fork] = tables[earlier, fork]
         return read, lengths

@@ -69,15 +69,18 @@ class BundleReader:
             for path, entry in self._content_files().items():
                 read_verified(self.path, path, entry)
 
-    def window(self) -> RecordedWindow:
-        """The records; without content that can be read here: token ids 0, keyed fingerprints, keyed names."""
+    def window(self, *, content: bool = True) -> RecordedWindow:
+        """The records; without `content`, or where it cannot be read here: token ids 0, keyed fingerprints and names."""
         ring = self._arrays(layout.RING, self._read(layout.RING))
-        if self.opens():
-            tokens = self._arrays(layout.TOKENS, self._read_content(layout.TOKENS))
-        else:
-            tokens = blank_tokens(ring)
+        opened = content and self.opens()
+        tokens = self._arrays(layout.TOKENS, self._read_content(layout.TOKENS)) if opened else blank_tokens(ring)
         cutter = Cutter(ring, tokens)
-        return self._guard(lambda: self._assemble(cutter), layout.RING)
+        return self._guard(lambda: self._assemble(cutter, opened), layout.RING)
+
+    def finding_names(self) -> tuple[str, ...]:
+        """Sequences of `findings` by name: content."""
+        self._open_content()
+        return self._guard(lambda: tuple(str(name) for name in self._sequences()["findings"]), layout.SEQUENCES)
 
     def opens(self) -> bool:
         """Whether the content can be read here and now."""
@@ -91,9 +94,7 @@ class BundleReader:
         """Everything, bit for bit as it was captured. BundleError where the bundle holds no content, or none that may
         be read here."""
         if layout.CALL in self.files:
-            raise BundleError(
-                f"{self.path} holds one op's call, no window of steps: judge it with `checkengine replay`"
-            )
+            raise BundleError(f"{self.path} holds one op's call and no window: judge it with `checkengine replay`")
         if self.level != "full":
             raise BundleError(f"{self.path} holds no content ({self.level}), so it can be shown and verified but not "
                               'replayed; capture with [capture] content = "full" to replay')  # fmt: skip
@@ -237,9 +238,9 @@ class BundleReader:
     def _sequences(self) -> Any:
         return plain.decode(self._read_content(layout.SEQUENCES), str(self.path / layout.SEQUENCES))
 
-    def _assemble(self, cutter: Cutter) -> RecordedWindow:
+    def _assemble(self, cutter: Cutter, opened: bool) -> RecordedWindow:
         step = self.json(layout.STEP)
-        told = self._sequences()["sequences"] if self.opens() else step["sequences"]
+        told = self._sequences()["sequences"] if opened else step["sequences"]
         prompts = {handle: tuple(prompt.tolist()) for handle, prompt in cutter.prompts().items()}
         sampling = self.json(layout.SAMPLING)
         starts = {

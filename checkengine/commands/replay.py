@@ -136,9 +136,14 @@ def investigate_bundle(path: Path, *, kernel: str | None = None, quiet: bool = F
     """Everything that one bundle can tell. BundleError for a damaged one, CannotReplayError where nothing can run."""
     from checkengine.guards.errors import UserError
     from checkengine.replay.bundle import BundleReader
+    from checkengine.replay.bundle.calls import holds_call
     from checkengine.replay.executor import CannotReplayError
+    from checkengine.replay.minimise.investigate_call import investigate_call
 
-    capture = BundleReader(path).capture()
+    reader = BundleReader(path)
+    if holds_call(reader):
+        return investigate_call(reader, bundle=str(path))
+    capture = reader.capture()
     try:
         return investigate_capture(capture, str(path), kernel=kernel, quiet=quiet)
     except UserError as error:

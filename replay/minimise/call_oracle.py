@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from checkengine.replay.executor import ReplayError
+from checkengine.replay.judge.bound import bounded
 from checkengine.replay.judge.fills import FINITE_FILLS, NAN_FILL
 from checkengine.replay.localise import find_all
 from checkengine.replay.minimise.budget import Budget
+from checkengine.replay.minimise.op_tests import arithmetic_class, wrong_reads
 from checkengine.replay.minimise.symptom import Place, Relation, Shown, Symptom
 from checkengine.replay.minimise.values import Values, with_values
 from checkengine.replay.op_call import OpCall, OpExecutor
@@ -38,6 +40,9 @@ class Case:
         return Case(with_values(call, self.values), self.slot if slot is None else slot, self.values)
 
 
+Accept = Callable[[Case], Case | None]
+
+
 class CallOracle:
     """`accept` gives the case back with what was seen, or None where it does not show the same fault, or not again."""
 
@@ -48,17 +53,22 @@ class CallOracle:
     def accept(self, case: Case) -> Case | None:
         key = digest(case)
         if key not in self._known:
-            self._known[key] = self._accept(case)
+            try:
+                self._known[key] = self._accept(case)
+            except (ReplayError, ValueError, IndexError, RuntimeError):
+                self._known[key] = None  # A kernel may refuse shapes that it was not made for.
         return self._known[key]
 
     def _accept(self, case: Case) -> Case | None:
-        try:
-            if self.symptom.relation is None:
-                changed = self._not_finite(case.call)
-                return None if changed is None else replace(case, changed=changed)
+        if self.symptom.relation is not None:
             return self._reads(case, self.symptom.relation)
-        except (ReplayError, ValueError, IndexError, RuntimeError):
-            return None  # A kernel may refuse shapes that it was not made for.
+        tests = {
+            Shown.NOT_FINITE: self._not_finite,
+            Shown.WRONG_READS: self._wrong_reads,
+            Shown.BEYOND_BOUND: self._beyond_bound,
+        }
+        changed = tests[self.symptom.shown](case.call)
+        return None if changed is None else replace(case, changed=changed)
 
     def _reads(self, case: Case, relation: Relation) -> Case | None:
         call, unowned = case.call, case.call.unowned
@@ -76,15 +86,15 @@ class CallOracle:
 
     def _differs(self, quiet: OpCall, expected: torch.Tensor, guilty: Ints) -> Changed | None:
         """Outputs that change when the guilty slots hold another number, twice alike; None where none does."""
-        finite = quiet.filled(guilty, FINITE_FILLS[1])
-        found = self._run(finite)
+        filled = quiet.filled(guilty, FINITE_FILLS[1])
+        found = self._run(filled)
         if self.symptom.shown is Shown.NAN_FILL:
             if different(expected, found).any():
                 return None
-            finite = quiet.filled(guilty, NAN_FILL)
-            found = self._run(finite)
+            filled = quiet.filled(guilty, NAN_FILL)
+            found = self._run(filled)
         changed = different(expected, found)
-        if not changed.any() or different(found, self._run(finite)).any():
+        if not changed.any() or different(found, self._run(filled)).any():
             return None
         return changed
 
@@ -100,29 +110,55 @@ class CallOracle:
 
     def _not_finite(self, call: OpCall) -> Changed | None:
         quiet = call.filled(call.unowned, FINITE_FILLS[0])
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in (quiet.query, quiet.keys, quiet.values)):
+        if not is_finite(quiet):
             return None
         found = self._run(quiet)
         bad: Changed = (~torch.isfinite(found)).any(-1).numpy()
-        if not bad.any() or not torch.isfinite(self._run(quiet, self.executor_reference)).all():
+        if not bad.any() or not torch.isfinite(self._run(quiet, reference_of(self.executor))).all():
             return None
         return None if different(found, self._run(quiet)).any() else bad
 
-    @property
-    def executor_reference(self) -> str:
-        return str(getattr(self.executor, "reference", "reference"))
+    def _wrong_reads(self, call: OpCall) -> Changed | None:
+        found, again = wrong_reads(self._run, call), wrong_reads(self._run, call)
+        if found is None or again is None or found[1] is not self.symptom.fault_class or again[1] is not found[1]:
+            return None
+        reads = found[0]
+        changed: Changed = np.zeros(call.query.shape[:2], np.bool_)
+        changed[reads.token or 0 :, list(reads.heads)] = True
+        return changed
+
+    def _beyond_bound(self, call: OpCall) -> Changed | None:
+        found = self._run(call)
+        limits = bounded(call)
+        beyond = (limits.ratio(found) > 1).any(-1).numpy()
+        if not beyond.any() or arithmetic_class(call, found) is not self.symptom.fault_class:
+            return None
+        if different(found, self._run(call)).any():
+            return None
+        changed: Changed = np.zeros(call.query.shape[:2], np.bool_)
+        changed[limits.tokens.numpy()] = beyond
+        return changed
 
     def _run(self, call: OpCall, kernel: str | None = None) -> torch.Tensor:
         self.budget.take()
         return self.executor.attend(call, kernel=kernel)
 
 
+def reference_of(executor: object) -> str:
+    """The kernel to trust, as Executor names it."""
+    return str(getattr(executor, "reference", "reference"))
+
+
+def is_finite(call: OpCall) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in (call.query, call.keys, call.values))
+
+
 def different(first: torch.Tensor, second: torch.Tensor) -> Changed:
     """Which (token, head) outputs differ in a bit; any NaN equals any other, a payload tells nothing."""
-    equal = (first == second) | (first.isnan() & second.isnan())
+    both = first.isnan() & second.isnan()
     # Zeros of unlike sign compare as equal.
-    same_sign = torch.signbit(first) == torch.signbit(second)
-    changed: Changed = ~(equal & (same_sign | first.isnan())).all(-1).numpy()
+    equal = (first == second) & (torch.signbit(first) == torch.signbit(second))
+    changed: Changed = ~(equal | both).all(-1).numpy()
     return changed
 
 
@@ -135,6 +171,3 @@ def digest(case: Case) -> str:
         sha.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
         sha.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
     return sha.hexdigest()
-
-
-Accept = Callable[[Case], Case | None]

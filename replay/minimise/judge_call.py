@@ -10,13 +10,16 @@ import torch
 from checkengine.replay.judge.fault_class import FaultClass
 from checkengine.replay.judge.fills import FINITE_FILLS, NAN_FILL
 from checkengine.replay.judge.verdict import SlotPlace, TestResult, Verdict, VerdictKind
-from checkengine.replay.localise import MOST_SLOTS, find_all
-from checkengine.replay.minimise.call_oracle import different
+from checkengine.replay.localise import find_all
+from checkengine.replay.minimise.call_oracle import different, is_finite, reference_of
+from checkengine.replay.minimise.op_tests import arithmetic_class, beyond_bound, wrong_reads
 from checkengine.replay.minimise.symptom import Place, Relation
 from checkengine.replay.op_call import OpCall, OpExecutor
 from checkengine.replay.record import Ints
 
 REPEATS = 20
+MOST_SLOTS = 64
+"""More guilty slots than this are not listed one by one."""
 
 
 def judge_call(executor: OpExecutor, call: OpCall, *, repeats: int = REPEATS) -> Verdict:
@@ -37,7 +40,8 @@ class _Case:
         expected = self.run(quiet)
         if any(different(expected, self.run(quiet)).any() for _ in range(max(repeats, 2) - 1)):
             self.test("repeat", False, f"{self.runs} runs of the same call give other bits")
-            return self.verdict(VerdictKind.NONDETERMINISM, f"{self.named} gives other bits from run to run")
+            sentence = f"{self.named} gives other bits from run to run"
+            return self.verdict(VerdictKind.NONDETERMINISM, sentence, fault_class=FaultClass.NONDETERMINISM)
         self.test("repeat", True, f"{self.runs} runs in one process are bit-equal")
         finite = self.run(quiet.filled(quiet.unowned, FINITE_FILLS[1]))
         if self.told(expected, finite, "fills", "another finite pattern"):
@@ -47,9 +51,7 @@ class _Case:
         self.test("finite", True, "the call's output is finite")
         if self.told(expected, self.run(quiet.filled(quiet.unowned, NAN_FILL)), "NaN fill", "NaN"):
             return self.read(quiet, expected, NAN_FILL, VerdictKind.NAN_UNSAFE)
-        return self.verdict(
-            VerdictKind.NO_FAULT, f"{self.named} repeats bit for bit and reads only memory that it owns"
-        )
+        return self.numbers(quiet, expected)
 
     @property
     def named(self) -> str:
@@ -81,7 +83,9 @@ class _Case:
         if kind is VerdictKind.NAN_UNSAFE:
             how = "multiplies memory it does not own by zero, which NaN survives"
         heads = different(expected, self.run(quiet.filled(found if slots else quiet.unowned, pattern))).any(0)
-        return self.verdict(kind, f"{self.named} {how}: {where}", slots, tuple(np.flatnonzero(heads).tolist()))
+        fault_class = FaultClass.MASKED_READ if kind is VerdictKind.NAN_UNSAFE else self.read_class(slots)
+        guilty = tuple(np.flatnonzero(heads).tolist())
+        return self.verdict(kind, f"{self.named} {how}: {where}", slots, guilty, fault_class)
 
     def place(self, slot: int) -> SlotPlace:
         size = self.call.block_size
@@ -92,25 +96,43 @@ class _Case:
         position = int(held[0]) * size + slot % size if len(held) else None
         return SlotPlace(slot, slot // size, position, f"{words} (length {self.call.length:,})")
 
+    def numbers(self, quiet: OpCall, expected: torch.Tensor) -> Verdict:
+        """What it reads of its own, and how far from float64 it lands."""
+        told = wrong_reads(self.run, quiet)
+        self.test("reads", told is None, "the slots read are " + ("those it may read" if told is None else "others"))
+        if told is not None:
+            reads, fault_class = told
+            wrong = {"left out": reads.missing, "read twice": reads.repeated, "read besides": reads.extra}
+            what = ", ".join(f"{len(slots)} slots {how}" for how, slots in wrong.items() if len(slots))
+            sentence = f"{self.named} reads its own memory wrong: {what}"
+            return self.verdict(VerdictKind.CODE_DEFECT, sentence, heads=reads.heads, fault_class=fault_class)
+        beyond = beyond_bound(quiet, expected)
+        self.test("bound", not beyond, f"{'beyond' if beyond else 'within'} the rounding bound around float64")
+        if beyond:
+            fault_class = arithmetic_class(quiet, expected)
+            sentence = f"{self.named} lands further from float64 than rounding can bring it ({fault_class})"
+            return self.verdict(VerdictKind.CODE_DEFECT, sentence, fault_class=fault_class)
+        return self.verdict(
+            VerdictKind.NO_FAULT, f"{self.named} repeats bit for bit, reads what it owns, and only rounds"
+        )
+
     def not_finite(self, quiet: OpCall) -> Verdict:
-        given = all(bool(torch.isfinite(tensor).all()) for tensor in (quiet.query, quiet.keys, quiet.values))
-        reference = str(getattr(self.executor, "reference", "reference"))
+        given, reference = is_finite(quiet), reference_of(self.executor)
         twin = bool(torch.isfinite(self.run(quiet, reference)).all())
         self.test("finite", False, f"NaN or infinity; {'finite' if twin else 'not finite either'} with {reference}")
         if given and twin:
             sentence = f"{self.named} turns finite inputs into NaN or infinity; {reference} stays finite on the same"
-            return self.verdict(VerdictKind.CODE_DEFECT, sentence)
+            return self.verdict(VerdictKind.CODE_DEFECT, sentence, fault_class=FaultClass.NONFINITE)
         return self.verdict(VerdictKind.INCONCLUSIVE, "what is not finite was given, or the reference gives it too")
 
     def verdict(
-        self, kind: VerdictKind, sentence: str, slots: tuple[SlotPlace, ...] = (), heads: tuple[int, ...] = ()
+        self,
+        kind: VerdictKind,
+        sentence: str,
+        slots: tuple[SlotPlace, ...] = (),
+        heads: tuple[int, ...] = (),
+        fault_class: FaultClass | None = None,
     ) -> Verdict:
-        classes = {
-            VerdictKind.NAN_UNSAFE: FaultClass.MASKED_READ,
-            VerdictKind.NONDETERMINISM: FaultClass.NONDETERMINISM,
-        }
-        if kind is VerdictKind.CODE_DEFECT:
-            classes[kind] = self.read_class(slots) if slots else FaultClass.NONFINITE
         return Verdict(
             kind,
             f"{sentence}, in layer {self.call.layer}",
@@ -118,12 +140,12 @@ class _Case:
             layers=(self.call.layer,),
             slots=slots,
             replays_used=self.runs,
-            fault_class=classes.get(kind),
+            fault_class=fault_class,
             op="attention",
             heads=heads,
         )
 
     def read_class(self, slots: tuple[SlotPlace, ...]) -> FaultClass:
-        place = Relation.of(self.call, slots[0].slot).place
+        place = Relation.of(self.call, slots[0].slot).place if slots else Place.ANY
         other = {Place.BEFORE_WINDOW: FaultClass.WINDOW_EDGE, Place.OTHER_BLOCK: FaultClass.WRONG_PAGE}
         return other.get(place, FaultClass.OVER_READ)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from checkengine.replay.capture import Capture
 from checkengine.replay.executor import CannotReplayError, Executor
@@ -14,7 +15,9 @@ from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.minimise import call_passes as passes
 from checkengine.replay.minimise.budget import Budget, OutOfBudget
 from checkengine.replay.minimise.call_oracle import Accept, CallOracle, Case
-from checkengine.replay.minimise.step_case import StepCase, StepOracle, fewer_rows, one_step
+from checkengine.replay.minimise.op_tests import arithmetic_class, wrong_reads
+from checkengine.replay.minimise.step_case import StepCase, fewer_rows, one_step
+from checkengine.replay.minimise.step_oracle import StepOracle
 from checkengine.replay.minimise.symptom import Place, Relation, Shown, Symptom
 from checkengine.replay.minimise.values import Values
 from checkengine.replay.op_call import OpCall, OpExecutor, takes_calls
@@ -128,12 +131,12 @@ class _Search:
         if self.verdict.kind not in (VerdictKind.CODE_DEFECT, VerdictKind.NAN_UNSAFE):
             raise CannotReplayError(f"no kernel was convicted ({self.verdict.kind}): there is nothing to shrink")
         step = one_step(capture, self.verdict)
-        oracle = StepOracle(self.executor, step, self.budget)
+        oracle = StepOracle(self.executor, step, self.verdict, self.budget)
         shown = self._see(oracle)
-        found = Minimised(self.verdict, Symptom(self.verdict.kind, shown, step_relation(step, shown)), step)
+        found = Minimised(self.verdict, self._of_step(shown), step)
         self._note(found, "other rows neutralised", f"{step.rows} rows, {step.tokens} tokens")
         try:
-            found.step = fewer_rows(step, oracle)
+            found.step = fewer_rows(step, oracle.accept)
             self._note(found, "rows", f"{found.step.rows} rows, {found.step.tokens} tokens")
             if takes_calls(self.executor):
                 self._calls(found, self.executor, shown)
@@ -154,9 +157,17 @@ class _Search:
             raise CannotReplayError("the convicted step shows no wrong read and no NaN by itself: nothing to shrink")
         return shown
 
+    def _of_step(self, shown: Shown) -> Symptom:
+        """Until a call is taken out, no more is told of a read than that it is not the row's own."""
+        relation = Relation(Place.ANY) if shown in (Shown.FINITE_FILL, Shown.NAN_FILL) else None
+        return Symptom(self.verdict.kind, shown, relation, self.verdict.fault_class)
+
     def _calls(self, found: Minimised, executor: OpExecutor, shown: Shown) -> None:
-        for call in self._taken_out(found.step, executor):
-            case, symptom = started(call, found.step, shown, self.verdict)
+        for call in self._taken_out(found.step, executor) if shown is not Shown.JUDGED else ():
+            started = self._started(call, found.step, shown, executor)
+            if started is None:
+                continue
+            case, symptom = started
             oracle = CallOracle(executor, symptom, self.budget)
             first = oracle.accept(case)
             if first is not None:
@@ -174,7 +185,34 @@ class _Search:
         playback.prepare(step.step)
         self.budget.take()
         layers = step.layers or None
-        return [call for call, _ in executor.calls(step.step.replay, playback.memory, rows=[step.row], layers=layers)]
+        calls = executor.calls(step.step.replay, playback.memory, rows=[step.row], layers=layers)
+        return [call for call, _ in calls]
+
+    def _started(self, call: OpCall, step: StepCase, shown: Shown, executor: OpExecutor) -> tuple[Case, Symptom] | None:
+        """The call as it was taken out, and what it has to show from now on."""
+        kind = self.verdict.kind
+        if shown is Shown.NOT_FINITE:
+            return Case(call), Symptom(kind, shown)
+        if shown is Shown.BEYOND_BOUND:
+            return self._by_numbers(call, executor)
+        unowned = np.intersect1d(step.slots, call.unowned)
+        if not len(unowned):
+            return Case(call), Symptom(kind, shown, Relation(Place.ANY))
+        slot = int(unowned[np.argmin(np.abs(unowned - int(call.owned[-1])))])
+        return Case(call, slot), Symptom(kind, shown, Relation.of(call, slot))
+
+    def _by_numbers(self, call: OpCall, executor: OpExecutor) -> tuple[Case, Symptom] | None:
+        """Wrong reads are told apart from wrong arithmetic by coded values."""
+
+        def attend(call: OpCall) -> torch.Tensor:
+            self.budget.take()
+            return executor.attend(call)
+
+        told = wrong_reads(attend, call)
+        if told is not None:
+            return Case(call), Symptom(self.verdict.kind, Shown.WRONG_READS, None, told[1])
+        fault_class = arithmetic_class(call, attend(call))
+        return Case(call), Symptom(self.verdict.kind, Shown.BEYOND_BOUND, None, fault_class)
 
     def _shrink(self, found: Minimised, case: Case, oracle: CallOracle) -> None:
         for name, each in STRUCTURE:
@@ -214,22 +252,6 @@ class _Search:
 
     def _note(self, found: Minimised, name: str, left: str) -> None:
         found.taken.append(Taken(name, left, self.budget.used))
-
-
-def started(call: OpCall, step: StepCase, shown: Shown, verdict: Verdict) -> tuple[Case, Symptom]:
-    """The call as it was taken out, and what it has to show from now on."""
-    if shown is Shown.NOT_FINITE:
-        return Case(call), Symptom(verdict.kind, shown)
-    unowned = np.intersect1d(step.slots, call.unowned)
-    if not len(unowned):
-        return Case(call), Symptom(verdict.kind, shown, Relation(Place.ANY))
-    slot = int(unowned[np.argmin(np.abs(unowned - int(call.owned[-1])))])
-    return Case(call, slot), Symptom(verdict.kind, shown, Relation.of(call, slot))
-
-
-def step_relation(step: StepCase, shown: Shown) -> Relation | None:
-    """Until a call is taken out, no more is told than that it is not the row's own."""
-    return None if shown is Shown.NOT_FINITE else Relation(Place.ANY)
 
 
 def describe(call: OpCall) -> str:

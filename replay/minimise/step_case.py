@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from checkengine.replay.capture import Capture
-from checkengine.replay.executor import CannotReplayError, Executor, ReplayStep, StepOutput
-from checkengine.replay.judge.fills import FINITE_FILLS, NAN_FILL, layer_bits
-from checkengine.replay.judge.nonfinite import first_nonfinite, same_op
+from checkengine.replay.executor import CannotReplayError, ReplayStep
 from checkengine.replay.judge.verdict import Verdict
-from checkengine.replay.minimise.budget import Budget
 from checkengine.replay.minimise.reduce import keep_least
-from checkengine.replay.minimise.symptom import Shown
-from checkengine.replay.playback import Bits, Playback
 from checkengine.replay.record import Ints
 from checkengine.replay.window import Window, WindowStep
 from checkengine.replay.windows import build_window
@@ -65,66 +60,7 @@ def one_step(capture: Capture, verdict: Verdict) -> StepCase:
     return StepCase(window, int(rows[0]), slots, verdict.layers)
 
 
-class StepOracle:
-    """Runs one step on one memory: a step writes its own slots before it reads them, so it may run again and again."""
-
-    def __init__(self, executor: Executor, case: StepCase, budget: Budget) -> None:
-        self.executor, self.case, self.budget = executor, case, budget
-        playback = Playback(executor, case.window, fill=FINITE_FILLS[0], hashes=True)
-        playback.prepare(case.step)
-        self.memory: Any = playback.memory
-        self.guilty = case.slots if len(case.slots) else case.window.unowned(case.step)
-        self.shown: Shown | None = None
-
-    def see(self) -> Shown | None:
-        """How the step shows a fault, if it does; `accept` asks for the same from then on."""
-        # A verdict that names slots came from fills.
-        order = list(Shown) if len(self.case.slots) else [Shown.NOT_FINITE, Shown.FINITE_FILL, Shown.NAN_FILL]
-        for shown in order:
-            if self._shows(self.case, shown):
-                self.shown = shown
-                break
-        return self.shown
-
-    def accept(self, case: StepCase) -> bool:
-        return self.shown is not None and self._shows(case, self.shown)
-
-    def _shows(self, case: StepCase, shown: Shown) -> bool:
-        """The named symptom, twice alike."""
-        if shown is Shown.NOT_FINITE:
-            return self._not_finite(case)
-        quiet, finite = self._bits(case, FINITE_FILLS[0]), self._bits(case, FINITE_FILLS[1])
-        if shown is Shown.FINITE_FILL:
-            return quiet != finite and self._bits(case, FINITE_FILLS[1]) == finite
-        if quiet != finite:
-            return False
-        found = self._bits(case, NAN_FILL)
-        return found != quiet and self._bits(case, NAN_FILL) == found
-
-    def _not_finite(self, case: StepCase) -> bool:
-        output = self._run(case)
-        found = first_nonfinite(case.step, output)
-        if found is None or found[0] != case.row:
-            return False
-        row, op, layer = found
-        twin = self._run(case, self.executor.reference)
-        if same_op(twin, row, op, layer) or (layer == -1 and first_nonfinite(case.step, twin)):
-            return False
-        again = self._run(case)
-        return layer_bits(case.step, again, row) == layer_bits(case.step, output, row)
-
-    def _bits(self, case: StepCase, pattern: float) -> Bits:
-        self.executor.write_slots(self.memory, self.guilty, pattern)
-        bits = layer_bits(case.step, self._run(case), case.row)
-        self.executor.write_slots(self.memory, self.guilty, FINITE_FILLS[0])
-        return bits
-
-    def _run(self, case: StepCase, kernel: str | None = None) -> StepOutput:
-        self.budget.take()
-        return self.executor.run(case.step.replay, self.memory, kernel=kernel, hashes=True)
-
-
-def fewer_rows(case: StepCase, oracle: StepOracle) -> StepCase:
+def fewer_rows(case: StepCase, accept: Callable[[StepCase], bool]) -> StepCase:
     """The guilty row and as few others as still let it show the fault, by weight in tokens."""
     record, best = case.step.replay.record, case
     others = [row for row in range(case.rows) if row != case.row]
@@ -133,7 +69,7 @@ def fewer_rows(case: StepCase, oracle: StepOracle) -> StepCase:
     def shows(rows: list[int]) -> bool:
         nonlocal best
         candidate = with_rows(case, sorted([*rows, case.row]))
-        if not oracle.accept(candidate):
+        if not accept(candidate):
             return False
         best = candidate
         return True

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from checkengine.replay.judge.fault_class import FaultClass
 from checkengine.replay.judge.verdict import VerdictKind
 from checkengine.replay.op_call import OpCall
 from checkengine.replay.record import Ints
@@ -22,6 +23,12 @@ class Shown(StrEnum):
     """Other bits only when that memory holds NaN."""
     NOT_FINITE = "not finite"
     """NaN or infinity from finite inputs, and none under the reference kernel."""
+    WRONG_READS = "wrong reads"
+    """The slots read, told by coded values, are not those that may be (own ones left out or read twice)."""
+    BEYOND_BOUND = "beyond the rounding bound"
+    """Further from float64 on the same inputs than rounding can bring it."""
+    JUDGED = "the judge's verdict"
+    """Only a whole step shows it: the judge convicts it of the same class again."""
 
 
 class Place(StrEnum):
@@ -78,21 +85,28 @@ class Symptom:
     kind: VerdictKind
     shown: Shown
     relation: Relation | None = None
-    """None for what is not finite."""
+    """Of a read of memory that is not the call's."""
+    fault_class: FaultClass | None = None
+    """Where the test tells classes apart."""
 
     @property
     def words(self) -> str:
-        if self.relation is None:
+        if self.relation is not None:
+            return f"{self.kind}: reads {self.relation.words} ({self.shown})"
+        if self.shown is Shown.NOT_FINITE:
             return f"{self.kind}: NaN or infinity from finite inputs"
-        return f"{self.kind}: reads {self.relation.words} ({self.shown})"
+        return f"{self.kind}: {self.fault_class or 'wrong output'} ({self.shown})"
 
     def to_json(self) -> dict[str, Any]:
         relation = None if self.relation is None else asdict(self.relation) | {"place": str(self.relation.place)}
-        return {"kind": str(self.kind), "shown": str(self.shown), "relation": relation}
+        named = None if self.fault_class is None else str(self.fault_class)
+        return {"kind": str(self.kind), "shown": str(self.shown), "relation": relation, "fault_class": named}
 
     @classmethod
     def from_json(cls, told: Any) -> Symptom:
         """ValueError, KeyError or TypeError where it is none."""
         relation = told["relation"]
         where = None if relation is None else Relation(Place(relation["place"]), int(relation["distance"]))
-        return cls(VerdictKind(told["kind"]), Shown(told["shown"]), where)
+        named = told["fault_class"]
+        fault_class = None if named is None else FaultClass(named)
+        return cls(VerdictKind(told["kind"]), Shown(told["shown"]), where, fault_class)

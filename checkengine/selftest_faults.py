@@ -1,165 +1,125 @@
-"""Every planted fault on a tiny random model: do guards and judge find each, and nothing where there is none?"""
+"""Planted faults on tiny random models: does whoever should find each of them, by its name, and nothing where there is
+none?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
-import torch
-
-from checkengine.assemble import embed
-from checkengine.config import Settings
-from checkengine.engine_shim.capturing import take_capture
 from checkengine.engine_shim.engine.executor import EmbeddedExecutor
-from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
-from checkengine.engine_shim.faults import FAULTS, ApproximateTopK, Fault, MaskedStop, NanAttention, OverRead
-from checkengine.engine_shim.settings import EngineSettings
+from checkengine.engine_shim.faults import FAULTS, FaultClass
+from checkengine.engine_shim.faults.blind import BLIND_FAULTS
 from checkengine.figures import Figure
-from checkengine.guards.action import Action
-from checkengine.guards.finding import Finding
-from checkengine.guards.settings import LogitsSettings
-from checkengine.replay.audit import Auditor
-from checkengine.replay.capture import Capture
-from checkengine.replay.judge.verdict import VerdictKind
-from checkengine.replay.record import StepRecord
-from checkengine.replay.settings import AuditSettings, CaptureSettings, SpoolSettings
+from checkengine.guards.errors import UserError
+from checkengine.replay.judge.judge import Judge
+from checkengine.replay.windows import build_window
+from checkengine.selftest_cases import BLOCK, UNDECIDABLE, Case, case_of, sampled_requests
+from checkengine.selftest_judging import CONVICTIONS, Judged, Outcome, describe, judge_case
+from checkengine.selftest_serving import Seen, run
+from checkengine.tiny import tiny_model, tiny_tokenizer
 
-BLOCK, TOKENS, WORDS = 8, 24, 160
-MOST_JUDGED = 12
-CONVICTIONS = (VerdictKind.CODE_DEFECT, VerdictKind.NAN_UNSAFE)
+QUICK = (
+    "nan_attention",
+    "over_read",
+    "over_read_values",
+    "masked_over_read",
+    "skipped_slot",
+    "window_too_wide",
+    "padding_entry",
+    "neighbours_page",
+    "position_shift",
+    "scale_page",
+    "swapped_heads",
+    "half_written",
+    "swapped_rows",
+    "split_k_race",
+    "late_transfer",
+    "masked_stop",
+    "approximate_top_k",
+    "token_shift",
+)
+"""At least one fault of each class."""
+GUARDS_SEE: Mapping[FaultClass, str] = {
+    FaultClass.NON_FINITE: "logits.nonfinite",
+    FaultClass.SAMPLER: "sampler.",
+    FaultClass.STOP: "stop.",
+}
+"""How the finding's kind begins that guards must have raised while serving."""
+CLEAN_STEPS = 12
 
 
-def fault_figures() -> list[Figure]:
-    """One figure for each fault of engine_shim/faults, and the clean run."""
-    model, tokenizer = tiny_model(), tiny_tokenizer()
-    clean = run(model, tokenizer, sampled_requests())
-    figures = [
+def fault_figures(names: Iterable[str] = QUICK) -> list[Figure]:
+    """The clean run, then a figure for each fault."""
+    return [*clean_figures(), *(figure_of(judged(case_of(name))) for name in names)]
+
+
+def names_of(chosen: str) -> tuple[str, ...]:
+    """All faults of a class, by its name or its words, or the one fault of that name. Raises UserError."""
+    known = {**FAULTS, **BLIND_FAULTS}
+    found = [name for name, fault in known.items() if chosen in (str(fault.fault_class), fault.fault_class.name, name)]
+    if not found:
+        classes = ", ".join(sorted({str(fault.fault_class) for fault in known.values()}))
+        raise UserError(f"there is no class and no fault {chosen!r}; the classes are {classes}")
+    return tuple(found)
+
+
+def judged(case: Case) -> Judged:
+    return judge_case(case, model_of(case.family), words())
+
+
+@cache
+def model_of(family: str) -> Any:
+    return tiny_model(family)
+
+
+@cache
+def words() -> Any:
+    return tiny_tokenizer()
+
+
+def figure_of(found: Judged) -> Figure:
+    """1 where the fault was missed, or convicted of something else; abstaining is right where nothing exact decides."""
+    case = found.case
+    wrong = not is_right(found) or bool(unseen(found))
+    figure = _figure(f"planted {case.name} ({case.fault_class})", int(wrong), "wrong")
+    reason = UNDECIDABLE.get(case.name)
+    more = {"outcome": str(found.outcome), "called": found.called, "fault": describe(case), "guards": found.findings}
+    return {**figure, **more, **({"reason": reason} if reason else {}), "unseen_by": unseen(found)}
+
+
+def is_right(found: Judged) -> bool:
+    """Called by its name; or, where only a tolerance could decide, not called anything."""
+    if found.outcome is Outcome.NAMED:
+        return True
+    return found.case.name in UNDECIDABLE and found.outcome in (Outcome.ABSTAINED, Outcome.MISSED)
+
+
+def unseen(found: Judged) -> list[str]:
+    """Guards that should have raised a finding and did not."""
+    wanted = GUARDS_SEE.get(found.case.fault_class)
+    return [wanted] if wanted and not any(kind.startswith(wanted) for kind in found.findings) else []
+
+
+def clean_figures() -> list[Figure]:
+    clean = run(model_of("llama"), words(), sampled_requests())
+    return [
         _figure("findings on a clean run", len(clean.findings), "findings"),
-        _figure("audited steps of a clean run that were convicted", convicted(clean), "steps"),
+        _figure("steps of a clean run that were convicted", convicted(clean), f"of {CLEAN_STEPS}"),
     ]
-    for name in FAULTS:
-        missed = [what for what, found in planted(name, model, tokenizer).items() if not found]
-        figure = _figure(f"watchers that missed a planted {name}", len(missed), "watchers")
-        figures.append({**figure, "missed_by": missed})
-    return figures
-
-
-def planted(name: str, model: Any, tokenizer: Any) -> dict[str, bool]:
-    """Who is expected to find the fault, and whether each of them did."""
-    if name == NanAttention.name:
-        seen = run(model, tokenizer, sampled_requests(), [NanAttention(modulus=BLOCK, remainder=1, layer=1)])
-        by_guard = any(finding.kind == "logits.nonfinite" for finding in seen.findings)
-        return {"the guards": by_guard, "the judge": convicted(seen) > 0}
-    if name == OverRead.name:
-        seen = run(model, tokenizer, sampled_requests(), [OverRead(block_size=BLOCK)])
-        return {"the audit": convicted(seen) > 0}
-    if name == ApproximateTopK.name:
-        seen = run(model, tokenizer, [greedy_request(())], [ApproximateTopK(rate=0.2)])
-        return {"the guards": any(finding.kind == "sampler.inconsistent" for finding in seen.findings)}
-    if name == MaskedStop.name:
-        return {"the judge": convicted(masked_stop(model, tokenizer)) > 0}
-    raise ValueError(f"no self-test for the fault {name!r}")
-
-
-class Seen:
-    """A step listener: findings, and captures of steps with a finding and of every third one."""
-
-    def __init__(self, engine: Any, shim: Any) -> None:
-        self.findings: list[Finding] = []
-        self.captures: list[Capture] = []
-        self.tokens: list[int] = []
-        self.engine = engine
-        self._recorder = shim.assembly.recorder
-
-    def step_done(self, record: StepRecord, findings: list[Finding], actions: list[Action]) -> None:
-        self.findings += findings
-        self.tokens.append(int(record.sampled[0]) if len(record.sampled) else -1)
-        struck = {finding.sequence for finding in findings}
-        names = self._recorder.window(record.step).starts if struck else {}
-        handles = [handle for handle, start in names.items() if start.name in struck]
-        if not handles and record.step % 3 == 0 and len(record.sampled):
-            handles = record.sampling_handles.tolist()[:2]
-        if handles:
-            self.captures.append(take_capture(self.engine, self._recorder, handles, first_step=record.step))
-
-
-def run(model: Any, tokenizer: Any, requests: Sequence[GenerationRequest], faults: Sequence[Fault] = ()) -> Seen:
-    settings = Settings(
-        engine=EngineSettings(block_size=BLOCK, blocks=64, tokens_per_step=40, threads=1),
-        logits=LogitsSettings(level="full"),
-        audit=AuditSettings(enabled=False),
-        capture=CaptureSettings(enabled=False),
-        spool=SpoolSettings(enabled=False),
-    )
-    engine, shim = embed(model, tokenizer, settings, faults)
-    assert shim is not None
-    seen = Seen(engine, shim)
-    shim.parts.listeners.append(seen)
-    for request in requests:
-        engine.submit(request)
-    while engine.has_work:
-        engine.step()
-    shim.close()
-    return seen
 
 
 def convicted(seen: Seen) -> int:
-    """How many of the last captures the judge convicts; one is enough."""
-    auditor = Auditor(EmbeddedExecutor.over(seen.engine.model, seen.engine.environment()))
-    return sum(auditor.audit(capture).kind in CONVICTIONS for capture in seen.captures[-MOST_JUDGED:])
-
-
-def sampled_requests() -> list[GenerationRequest]:
-    """Sampled: a random model that decodes greedily goes round in circles, and that is a finding."""
-    return [
-        GenerationRequest(
-            f"request-{number}",
-            list(range(3 + number, 14 + 3 * number)),
-            SamplingParameters(temperature=1.0, seed=number, max_tokens=TOKENS, ignore_eos=True),
-        )
-        for number in range(4)
-    ]
-
-
-def masked_stop(model: Any, tokenizer: Any) -> Seen:
-    """The clean run tells which token comes when; one of them is then an end token that the engine masks."""
-    tokens = run(model, tokenizer, [greedy_request(())]).tokens
-    index = next(i for i in range(3, len(tokens), 3) if tokens[i] not in tokens[:i])
-    return run(model, tokenizer, [greedy_request((tokens[index],))], [MaskedStop([tokens[1]])])
-
-
-def greedy_request(stops: tuple[int, ...]) -> GenerationRequest:
-    sampling = SamplingParameters(temperature=0.0, max_tokens=TOKENS, stop_token_ids=stops)
-    return GenerationRequest("request", list(range(20, 31)), sampling)
-
-
-def tiny_model() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=WORDS,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.4,
-        eos_token_id=None,
-        bos_token_id=None,
+    """How many of the last captures the judge convicts."""
+    judge = Judge(EmbeddedExecutor.over(seen.engine.model, seen.engine.environment()))
+    steps = seen.captures[-CLEAN_STEPS:]
+    return sum(
+        judge.judge(build_window(capture, first=capture.window.last_step)).kind in CONVICTIONS for capture in steps
     )
-    return LlamaForCausalLM(config).eval()
-
-
-def tiny_tokenizer() -> Any:
-    """A word for every id of the tiny model."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    words = models.WordLevel({f"w{token}": token for token in range(WORDS)}, unk_token="w0")
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
 
 
 def _figure(name: str, value: float, unit: str) -> Figure:
     return {"name": name, "value": value, "unit": unit, "target": 0, "ok": value <= 0}
+
+
+__all__ = ["BLOCK", "fault_figures", "run", "sampled_requests", "tiny_model", "tiny_tokenizer"]

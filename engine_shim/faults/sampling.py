@@ -13,29 +13,26 @@ if TYPE_CHECKING:
     from checkengine.engine_shim.engine.sampler import SamplingRow
 
 
+PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+
+
 class PenaltyOfAnotherRow(Fault):
-    """Penalties are counted over the output of the row before."""
+    """Every row is sampled with the penalties of the row before it."""
 
     name: ClassVar[str] = "penalty_of_another_row"
     models: ClassVar[str] = "right or wrong by the order of the requests in a batch: vllm-project/vllm#5639"
     fault_class: ClassVar[FaultClass] = FaultClass.SAMPLER
 
     def sampling(self, rows: Sequence[SamplingRow]) -> Sequence[SamplingRow]:
-        before = [rows[index - 1].output_tokens for index in range(len(rows))]
-        # A draw is numbered by its row's own length: only what is counted is another's.
+        before = [rows[index - 1].sampling for index in range(len(rows))]
         return [
-            replace(row, output_tokens=_of_length(other, len(row.output_tokens)))
+            replace(row, sampling=row.sampling.model_copy(update={name: getattr(other, name) for name in PENALTIES}))
             for row, other in zip(rows, before, strict=True)
         ]
 
 
-def _of_length(tokens: Sequence[int], length: int) -> tuple[int, ...]:
-    """As many of them, repeated where they are too few."""
-    return tuple(tokens[index % len(tokens)] for index in range(length)) if tokens else (0,) * length
-
-
 class SharedSeed(Fault):
-    """All requests draw from the first row's random stream."""
+    """All requests draw from one random stream."""
 
     name: ClassVar[str] = "shared_seed"
     models: ClassVar[str] = "seeded requests are indexed wrong in a batch: vllm-project/vllm#9441"

@@ -55,7 +55,7 @@ class CombineStride(Fault):
 
     name: ClassVar[str] = "combine_stride"
     fault_class: ClassVar[FaultClass] = FaultClass.ROWS
-    models: ClassVar[str] = "split-KV combine writes with a wrong stride: FlagOpen/FlagGems#5235"
+    models: ClassVar[str] = "split-KV combine writes with a wrong stride: flagos-ai/FlagGems#5235"
 
     def attention_output(self, layer: int, output: torch.Tensor, lengths: Ints, query_lengths: Ints) -> None:
         if layer != self.layer or len(lengths) < self.minimum_rows:

@@ -32,8 +32,8 @@ def rescore(
 ) -> None:
     """Score prompt and output on a healthy executor: habit of the model, or corruption?
 
-    A line is {"id", "prompt_token_ids", "token_ids"} or {"id", "prompt", "completion"}, with the request's "temperature",
-    "top_p", "top_k", "min_p" beside it. Without --model and --url a bundle is scored with its own model.
+    A line is {"id", "prompt_token_ids", "token_ids"} or {"id", "prompt", "completion"}, with the request's
+    "temperature", "top_p", "top_k", "min_p" beside it. Without --model and --url a bundle is scored with its own model.
 
     Exit code 0: every output is the model's habit; 1: one is corruption; 125: one could not be told; 2: wrong usage.
     """

@@ -91,7 +91,7 @@ class HttpScorer:
 
     def _echo(self, tokens: list[int]) -> list[tuple[float, int | None, list[float]]]:
         body = {"prompt": tokens, "max_tokens": 0, "temperature": 0, "echo": True, "logprobs": LISTED["echo"]}
-        found = self._ask(body).get("logprobs")
+        found: Any = self._ask(body).get("logprobs")
         try:
             own, top = found["token_logprobs"], found["top_logprobs"]
             return [self._of_echo(logprob, likeliest) for logprob, likeliest in zip(own, top, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import tempfile
 import traceback
@@ -125,9 +124,10 @@ def examine(
 def keep_result(found: Investigation, bundle: Path) -> None:
     """Into the bundle's results, where it can be written: a verdict on a read-only copy is as good."""
     from checkengine.replay.bundle import BundleError, append_result
+    from checkengine.replay.report import result_json
 
     try:
-        append_result(bundle, found.to_dict())
+        append_result(bundle, result_json(found))
     except BundleError as error:
         typer.echo(f"note: {error}", err=True)
 
@@ -218,11 +218,7 @@ class progress_bar:
 def write_report(
     found: Investigation, report: Path, bundle: Path, confidential: Literal["none", "default", "full"]
 ) -> None:
-    from checkengine.replay.executor import ReplayError
-    from checkengine.replay.report import render_html
+    from checkengine.commands.report import write
+    from checkengine.replay.report import result_json
 
-    command = f"checkengine replay {shlex.quote(str(bundle))}"
-    try:
-        report.write_text(render_html(found, command=command, confidential=confidential), encoding="utf-8")
-    except OSError as error:
-        raise ReplayError(f"the report cannot be written to {report}: {error.strerror}") from error
+    write(bundle, str(bundle), report, confidential, (result_json(found), ""))

@@ -1,54 +1,71 @@
-"""An investigation as one HTML file that opens offline, and as words."""
+"""Facts as one HTML file that opens offline, and as words."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from checkengine.replay.investigate import Investigation
-
-Confidential = Literal["none", "default", "full"]
-"""How identifiers (sequences, bundle, incident) are shown: not at all, as short hashes, or as they are."""
+from checkengine.replay.report import sections
+from checkengine.replay.report.facts import Facts, facts_of_investigation
+from checkengine.replay.report.names import Confidential, Names
 
 MOST_BYTES = 2 << 20
 MOST_CELLS = 4096
-HIDDEN_ENVIRONMENT = ("layout", "faults", "guards")
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Replaces identifiers in everything that a report shows."""
-
-    level: Confidential
-    known: tuple[str, ...]
-
-    def shown(self, name: str) -> str:
-        if self.level == "full":
-            return name
-        if self.level == "none":
-            return f"sequence-{self.known.index(name) + 1}" if name in self.known else "(hidden)"
-        return "id-" + hashlib.sha256(name.encode()).hexdigest()[:8]
-
-    def clean(self, value: Any) -> Any:
-        """The value with every known identifier replaced, in strings at any depth."""
-        if isinstance(value, str):
-            for name in sorted(self.known, key=len, reverse=True):
-                value = value.replace(name, self.shown(name)) if self.level != "full" else value
-            return value
-        if isinstance(value, Mapping):
-            return {key: self.clean(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.clean(item) for item in value]
-        return value
+PACKAGE = "checkengine.replay.report"
 
 
 def render_html(found: Investigation, *, command: str, confidential: Confidential = "default") -> str:
-    """One file: no script, no request, dark and light, at most 2 MiB."""
-    names = Names(confidential, known_names(found))
+    """Of an investigation alone, without its bundle."""
+    facts = facts_of_investigation(found)
+    facts.commands = [("The whole investigation:", command)]
+    return render(facts, confidential)
+
+
+def render(facts: Facts, confidential: Confidential = "default") -> str:
+    """One file: no script, no request, dark and light, at most 2 MiB. What does not fit is left out, and said so."""
+    cells = MOST_CELLS
+    while len((html := page(facts, confidential, cells)).encode()) > MOST_BYTES and cells > 1:
+        cells //= 4
+    return html
+
+
+def page(facts: Facts, confidential: Confidential, most_cells: int) -> str:
+    names = Names(confidential, facts.names)
+    result = facts.result or {}
+    style = stylesheet()
+    html = template().render(
+        style=Markup(style),
+        style_hash=f"sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}",
+        headline=names.clean(headline(result) if facts.result else f"not judged: {facts.why_not or 'no verdict yet'}"),
+        incident=names.shown(facts.incident) if facts.incident and confidential != "none" else "",
+        summary=names.clean(sections.summary(result)),
+        tests=names.clean(sections.tests(result)),
+        places=names.clean(sections.places(result)),
+        slots=names.clean(sections.slots(facts, most_cells)),
+        findings=names.clean(sections.findings(facts, most_cells)),
+        axis=names.clean(sections.axis(facts)),
+        strip=sections.strip(result, most_cells),
+        strip_words=names.clean(sections.strip_words(result)),
+        **names.clean(sections.tokens(facts, confidential == "full", most_cells)),
+        environment=names.clean(sections.environment(facts)),
+        held=names.clean(list(facts.held.items())),
+        commands=[(what, sections.anonymous(command, facts.bundle, confidential)) for what, command in facts.commands],
+        footer=names.clean(sections.footer(result)),
+    )
+    # A path need not be text.
+    return html.encode("utf-8", "backslashreplace").decode()
+
+
+@cache
+def template() -> Template:
     environment = Environment(
         loader=PackageLoader("checkengine.replay", "report"),
         autoescape=True,
@@ -56,57 +73,28 @@ def render_html(found: Investigation, *, command: str, confidential: Confidentia
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    bundle = found.bundle if confidential == "full" else "BUNDLE"
-    html = environment.get_template("report.html").render(
-        data=names.clean(found.to_dict()) | {"bundle": bundle},
-        headline=names.clean(headline(found)),
-        words=names.clean(found.forced.words()) if found.forced else "",
-        strip=strip(found),
-        environment=names.clean(shown_environment(found.environment)),
-        command=command.replace(found.bundle, bundle) if found.bundle else command,
-    )
-    # A path need not be text.
-    html = html.encode("utf-8", "backslashreplace").decode()
-    if len(html.encode()) > MOST_BYTES:
-        raise ValueError(f"the report would take {len(html.encode())} bytes, more than {MOST_BYTES}")
-    return html
+    return environment.get_template("report.html")
 
 
-def headline(found: Investigation) -> str:
+@cache
+def stylesheet() -> str:
+    return files(PACKAGE).joinpath("style.css").read_text(encoding="utf-8")
+
+
+def headline(found: Investigation | Mapping[str, Any]) -> str:
     """The verdict in one sentence."""
-    if found.verdict is not None:
-        return f"{found.verdict.kind}: {found.verdict.sentence}"
-    if found.reproduced is None:
+    result = found.to_dict() if isinstance(found, Investigation) else found
+    verdict = result.get("verdict")
+    if isinstance(verdict, Mapping):
+        return f"{verdict.get('kind')}: {verdict.get('sentence')}"
+    if result.get("reproduced") is None:
         return "not judged"
-    return "the finding fires again" if found.reproduced else "the finding does not fire again"
+    return "the finding fires again" if result["reproduced"] else "the finding does not fire again"
 
 
 def strip(found: Investigation) -> list[dict[str, Any]]:
-    """One cell a step, the last MOST_CELLS of them."""
-    steps = found.forced.strip[-MOST_CELLS:] if found.forced else []
-    return [
-        {
-            "state": "none" if not step.rows else "equal" if step.equal_rows == step.rows else "other",
-            "title": f"step {step.step}: {step.equal_rows} of {step.rows} rows equal",
-        }
-        for step in steps
-    ]
-
-
-def shown_environment(environment: Mapping[str, Any]) -> dict[str, str]:
-    rows = {}
-    for key, value in environment.items():
-        if key in HIDDEN_ENVIRONMENT:
-            continue
-        rows[key] = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
-    return rows
-
-
-def known_names(found: Investigation) -> tuple[str, ...]:
-    """Names of sequences that any part of the investigation may mention."""
-    names = [finding.sequence for finding in found.findings]
-    if found.verdict and found.verdict.sequence:
-        names.append(found.verdict.sequence)
-    if found.forced and found.forced.first_difference:
-        names.append(found.forced.first_difference.sequence)
-    return tuple(dict.fromkeys(name for name in names if name))
+    """For the terminal: one cell a step, the last MOST_CELLS of them."""
+    told: Sequence[Any] = (
+        [[step.step, step.rows, step.equal_rows] for step in found.forced.strip] if found.forced else []
+    )
+    return sections.cells(told, MOST_CELLS)

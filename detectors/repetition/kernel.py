@@ -15,11 +15,18 @@ from numba import njit
 from numpy.typing import NDArray
 
 from checkengine.detectors.compiled import compiled
+from checkengine.detectors.repetition.alignment import (
+    CAP,
+    HISTORY,
+    code_weight,
+    follow_alignment,
+    is_near_copy,
+    pair_before,
+)
 from checkengine.detectors.repetition.state import (
     BLANK,
     INDENT,
     KIND_MASK,
-    NUMBER,
     RING,
     WEIGHT_BITS,
     WEIGHT_MASK,
@@ -28,16 +35,6 @@ from checkengine.detectors.repetition.state import (
 
 MOST_BACKWARD = 1024
 """Tokens that are compared backwards when a lag is taken up; a longer cycle is counted from there."""
-CAP = 192 * 16
-"""Evidence does not grow beyond this, so that a loop that ended is known to have ended."""
-HISTORY = 1024 * 16
-"""Copied and new tokens are counted over about the last so many."""
-SHORTEST_LIKE = 15 * 16
-"""Words' worth of a copy that differs here and there: items of lists are shorter."""
-SHORTEST_LIST = 8
-"""Period of a list."""
-LEAST_LIKE = 38 * 16
-"""Words' worth of near-copies after the first."""
 NEW_PER_CENT = 6
 """Of a long stretch that may be stopped."""
 
@@ -80,7 +77,7 @@ def push(stream: Any, unit: int, limits: Any) -> int:
     if not limits.cycles_only:
         distance = seen_before(stream, position, spread, limits.longest_period)
         weigh_reuse(stream, unit, distance)
-        follow_alignment(stream, unit, position, distance)
+        follow_alignment(stream, unit, position, distance, pair_before(stream, unit, position, limits.longest_period))
     count_blanks(stream, unit)
     if stream.lag and stream.wordy < 0 and stream.run >= limits.repeated:
         stream.wordy = has_words(stream, position, stream.lag)
@@ -157,14 +154,6 @@ def seen_before(stream: Any, position: int, spread: Any, longest: int) -> int:
 
 
 @njit
-def code_weight(unit: int) -> int:
-    """What of the unit's weight is no prose; prose has signs, but not half of it."""
-    kind = (unit >> WEIGHT_BITS) & KIND_MASK
-    weight = unit & WEIGHT_MASK
-    return weight if kind >= NUMBER else (0 if kind == WORD else weight >> 1)
-
-
-@njit
 def weigh_reuse(stream: Any, unit: int, distance: int) -> None:
     """Evidence that the text is made of pieces of itself, wherever they stood."""
     weight = unit & WEIGHT_MASK
@@ -184,52 +173,6 @@ def weigh_reuse(stream: Any, unit: int, distance: int) -> None:
         stream.reused >>= 1
         stream.unused >>= 1
         stream.reused_code >>= 1
-
-
-@njit
-def follow_alignment(stream: Any, unit: int, position: int, distance: int) -> None:
-    """Compare with the copy before and the one before that, over substitutions, and shift with insertions."""
-    weight, lag, code = unit & WEIGHT_MASK, stream.aligned, code_weight(unit)
-    if lag:
-        before = stream.ring[(position - lag) & (RING - 1)]
-        twice = 2 * lag <= min(position, RING - 1)
-        earlier = stream.ring[(position - 2 * lag) & (RING - 1)] if twice else before
-        if unit == before or unit == earlier:  # noqa: SIM109  compiled, `in` builds a tuple
-            stream.likeness = min(stream.likeness + weight, CAP)
-            stream.copied += weight
-            stream.copied_code += code
-        else:
-            stream.likeness = max(0, stream.likeness - weight)
-            stream.new += weight
-            if twice and before == earlier:
-                stream.odd += weight
-            if stream.likeness == 0:
-                stream.aligned = 0
-        if stream.copied + stream.new > HISTORY:
-            stream.copied >>= 1
-            stream.new >>= 1
-            stream.odd >>= 1
-            stream.copied_code >>= 1
-    if distance and distance != stream.aligned:
-        align(stream, position, distance, weight, code)
-
-
-@njit
-def align(stream: Any, position: int, distance: int, weight: int, code: int) -> None:
-    """Another lag is at hand: the same copies, shifted by an insertion, or other ones."""
-    lag, run = stream.aligned, max(4, stream.run)
-    if lag == 0 or stream.likeness < 6 * 16 or run >= 12:
-        stream.aligned = distance
-        stream.aligned_since = position + 1 - run - distance
-        stream.likeness = stream.copied = min(run * weight, CAP)
-        stream.copied_code = run * code
-        stream.new = stream.odd = 0
-    elif abs(distance - lag) <= max(2, lag >> 3):
-        stream.aligned = distance
-        stream.likeness = min(stream.likeness + 4 * weight, CAP)
-        stream.copied += 4 * weight
-        stream.copied_code += 4 * code
-        stream.new = max(0, stream.new - 3 * weight)
 
 
 @njit
@@ -278,7 +221,7 @@ def may_warn(stream: Any, limits: Any) -> int:
         kind = CYCLE
     elif stream.reuse >= limits.reuse and 100 * stream.reused_code <= limits.code * stream.reused:
         kind = REUSED_TEXT
-    elif stream.likeness >= limits.likeness and is_near_copy(stream, limits):
+    elif stream.aligned and is_near_copy(stream, limits):
         kind = NEAR_COPY
     elif stream.blanks >= limits.blank_run:
         kind = BLANK_TEXT
@@ -293,19 +236,6 @@ def is_cycle(stream: Any, limits: Any) -> bool:
     if lag and run >= limits.repeated and run >= lag + limits.slack and stream.run_weight >= limits.weight:
         found = stream.wordy > 0 or run + lag >= limits.short_span
     return found
-
-
-@njit
-def is_near_copy(stream: Any, limits: Any) -> bool:
-    """More than three copies that differ here and there, or items of a list that hardly differ."""
-    copied, new, odd = stream.copied, stream.new, stream.odd
-    prose = 100 * stream.copied_code <= limits.code * copied
-    covered, lag = stream.position - stream.aligned_since, stream.aligned
-    worth = (copied + new) * lag >= SHORTEST_LIKE * (covered - lag)
-    list_like = 100 * copied >= limits.copied_list * (copied + new)
-    text_like = worth and 100 * copied >= limits.copied * (copied + new) and 5 * odd >= new
-    long = 5 * covered >= 16 * lag and copied + new >= LEAST_LIKE
-    return long and lag >= SHORTEST_LIST and prose and (list_like or text_like)
 
 
 @njit

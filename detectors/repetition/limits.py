@@ -26,11 +26,11 @@ class RepetitionLimits:
     short_span: int = 128
     """Tokens that a cycle without words must cover: dividers, ellipses, zero-filled numbers, table rules."""
     likeness: int = 24
-    """Tokens that agree with the copy before less those that do not, from which near-copies count."""
+    """Tokens after the first copy from which near-copies count…"""
     copied: int = 60
-    """Share of a near-copy that must agree…"""
-    copied_list: int = 88
-    """…where what differs always stands in the same place, as in a list."""
+    """…the share of them that must agree with one of the two copies before…"""
+    copied_list: int = 86
+    """…and the share where what differs always stands in the same place, as in a list."""
     reuse: int = 30
     """Tokens that end a 4-gram seen before less those that do not, from which a text counts as reusing itself."""
     code: int = 36

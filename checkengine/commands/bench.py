@@ -22,11 +22,13 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "engine": ("engine", "engine_figures"),
     "replay": ("replay", "replay_figures"),
     "clean": ("clean", "clean_figures"),
+    "faults": ("corpus_faults", "corpus_figures"),
     "detectors": ("detectors.run", "detector_figures"),
 }
 """Module in checkengine.benchmarks, and its function; the quick ones first."""
 READ_DATA = ("tokens",)
 DETECTORS = "detectors"
+HAVE_SLICES = (DETECTORS, "faults")
 
 
 @app.command()
@@ -35,15 +37,19 @@ def bench(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
     markdown: bool = typer.Option(False, "--markdown", help="Print a table for a document."),
     data: Path | None = typer.Option(None, "--data", help="Folder of public data; what is missing there is named."),
-    quick: bool = typer.Option(False, "--quick", help="detectors: a slice of the work, in two minutes, not fifteen."),
+    quick: bool = typer.Option(
+        False, "--quick", help="detectors, faults: a slice of the work, in two minutes, not fifteen."
+    ),
     only: list[str] = typer.Option([], "--only", help="detectors: this module only; may be given more than once."),
 ) -> None:
     """Measure what checkengine costs and what it catches. Exit 1 when a figure misses its target."""
     names = tuple(BENCHMARKS) if name == "all" else (name,)
     if name != "all" and name not in BENCHMARKS:
         raise UserError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}, all")
-    if (quick or only) and name != DETECTORS:
-        raise UserError(f"--quick and --only belong to `bench {DETECTORS}`, not to `bench {name}`")
+    if (quick and name not in HAVE_SLICES) or (only and name != DETECTORS):
+        raise UserError(
+            f"--quick and --only belong to `bench {DETECTORS}` (and --quick to `bench faults`), not to `bench {name}`"
+        )
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data} is no folder; leave it out to measure without public data")
     from checkengine.figures import passed, print_report, report
@@ -72,5 +78,5 @@ def figures_of(name: str, data: Path | None, *, quick: bool = False, only: Seque
 
         figures = measure(DetectorOptions(data, quick), only, lambda line: typer.echo(line, err=True))
     else:
-        figures = measure(data) if name in READ_DATA else measure()
+        figures = measure(data) if name in READ_DATA else measure(quick=True) if quick else measure()
     return figures

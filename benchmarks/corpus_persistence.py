@@ -1,0 +1,159 @@
+"""Does the judge tell what comes again, what lives on in memory and what came once? Seeded cases of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from checkengine.benchmarks.figure import figure
+from checkengine.engine_shim.engine.batch import PackedBatch
+from checkengine.engine_shim.engine.executor import EmbeddedExecutor
+from checkengine.engine_shim.engine.kv_memory import KVMemory
+from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
+from checkengine.engine_shim.faults import Fault
+from checkengine.engine_shim.faults.fault import Ints, last_tokens
+from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.engine_shim.faults.memory import slots_of
+from checkengine.engine_shim.faults.over_read import OverRead, OverReadKeys, OverReadValues
+from checkengine.engine_shim.faults.wrong_page import NeighboursPage, StaleTable
+from checkengine.guards.finding import Finding, Severity
+from checkengine.replay.investigate import investigate
+from checkengine.replay.judge.fault_class import Persistence
+from checkengine.replay.record import StepRecord
+from checkengine.selftest_cases import BLOCK
+from checkengine.selftest_recording import record_run
+from checkengine.tiny import tiny_model
+
+CASES, QUICK_CASES = 1000, 24
+EARLIEST, LATEST = 9, 15
+"""Steps in which something may happen; every sequence decodes by then."""
+
+
+@dataclass(slots=True)
+class FlippedBit(Fault):
+    """Once, in one step of the live engine, one number of a row's attention output comes out with a bit flipped."""
+
+    step: int
+    row: int
+    bit: int
+    name = "flipped_bit"
+    models = "bits flipped in a core or in flight: Hochschild et al., Cores that don't count, HotOS 2021"
+    fault_class = FaultClass.ARITHMETIC
+    in_code = False
+    now: int = -1
+
+    def strikes(self, batch: PackedBatch, memory: KVMemory) -> None:
+        self.now = batch.step
+
+    def attention_output(self, layer: int, output: torch.Tensor, lengths: Ints, query_lengths: Ints) -> None:
+        if self.now != self.step or layer:
+            return
+        token = int(last_tokens(query_lengths)[self.row % len(query_lengths)])
+        words = output[token].view(torch.int32)
+        words.view(-1)[self.bit % words.numel()] ^= 1 << (18 + self.bit % 8)
+
+
+@dataclass(slots=True)
+class StruckMemory(Fault):
+    """Before one step, a slot that a row goes on to read holds something else: finite, or NaN."""
+
+    step: int
+    row: int
+    position: int
+    nan: bool
+    name = "struck_memory"
+    models = "a late write into a page that is another's by then: sgl-project/sglang#24527"
+    fault_class = FaultClass.STALE_KV
+    in_code = False
+
+    def strikes(self, batch: PackedBatch, memory: KVMemory) -> None:
+        if batch.step == self.step:
+            row = self.row % len(batch.handles)
+            position = self.position % max(1, int(batch.starts[row]))
+            memory.write_slots(slots_of(batch, row, range(position, position + 1)), float("nan") if self.nan else 3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    wanted: Persistence
+    fault: Fault
+    step: int
+    row: int
+
+
+def seeded_case(seed: int) -> Seeded:
+    random = np.random.default_rng(seed)
+    step, row = int(random.integers(EARLIEST, LATEST)), int(random.integers(4))
+    wanted = list(Persistence)[seed % len(Persistence)]
+    if wanted is Persistence.TRANSIENT:
+        return Seeded(wanted, FlippedBit(step, row, int(random.integers(64))), step, row)
+    if wanted is Persistence.PERSISTENT:
+        position = int(random.integers(8))
+        return Seeded(wanted, StruckMemory(step - 1, row, position, bool(random.random() < 0.5)), step, row)
+    return Seeded(wanted, IN_CODE[int(random.integers(len(IN_CODE)))](int(random.integers(3))), step, row)
+
+
+IN_CODE: tuple[Callable[[int], Fault], ...] = (
+    lambda layer: OverRead(block_size=BLOCK, layers=(layer,)),
+    lambda layer: OverReadKeys(block_size=BLOCK, layers=(layer,)),
+    lambda layer: OverReadValues(block_size=BLOCK, layers=(layer,)),
+    lambda layer: StaleTable(block_size=BLOCK, layers=(layer,)),
+    lambda layer: NeighboursPage(block_size=BLOCK, layers=(layer,)),
+)
+
+
+def persistence_figures(*, quick: bool = False) -> list[dict[str, Any]]:
+    cases = QUICK_CASES if quick else CASES
+    right, confused = 0, Counter[str]()
+    for seed in range(cases):
+        wanted, told = judge_seeded(seeded_case(seed))
+        right += told == wanted
+        confused[f"{wanted} told as {told}"] += told != wanted
+    name = f"faults.persistence told right, {cases} seeded cases"
+    share = figure(name, round(100 * right / cases, 2), "%", 99.0, at_least=True)
+    return [{**share, "confused": {key: count for key, count in confused.items() if count}}]
+
+
+def judge_seeded(case: Seeded) -> tuple[Persistence, Persistence | None]:
+    """What it is, and what the judge says."""
+
+    def wanted(record: StepRecord) -> tuple[list[int], int] | None:
+        if record.step != case.step:
+            return None
+        return [int(record.handles[case.row % len(record.handles)])], case.step - 5
+
+    engine, captures = record_run(model(), requests(), wanted, [case.fault])
+    capture = captures[0]
+    name = capture.window.starts[int(_handle(capture, case))].name
+    finding = Finding("selftest.planted", name, Severity.WARNING, case.step, 0, "benchmark")
+    executor = EmbeddedExecutor.over(engine.model, engine.environment())
+    verdict = investigate(replace(capture, findings=(finding,)), executor, None).verdict
+    return case.wanted, verdict.persistence if verdict else None
+
+
+def _handle(capture: Any, case: Seeded) -> int:
+    handles = capture.window.records[-1].handles
+    return int(handles[case.row % len(handles)])
+
+
+@cache
+def model() -> Any:
+    return tiny_model()
+
+
+def requests() -> list[GenerationRequest]:
+    """Long enough that each has more than two pages when something happens."""
+    return [
+        GenerationRequest(
+            f"r{number}",
+            [(13 * number + 7 * position) % 150 for position in range(20 + 3 * number)],
+            SamplingParameters(temperature=0.9, seed=number, max_tokens=18),
+        )
+        for number in range(4)
+    ]

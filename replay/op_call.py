@@ -67,13 +67,15 @@ class OpCall:
         slots = (self.blocks[:, None] * size + np.arange(size)).astype(np.int32).ravel()
         return np.setdiff1d(slots, self.owned).astype(np.int32)
 
-    def filled(self, slots: Ints, pattern: float) -> OpCall:
-        """A copy in which whole slots (keys and values) hold a number."""
-        keys, values = self.keys.clone(), self.values.clone()
+    def filled(self, slots: Ints, pattern: float, parts: Sequence[str] = ("key", "value")) -> OpCall:
+        """A copy in which whole slots, or their keys or values only, hold a number."""
         rows = torch.from_numpy(np.searchsorted(self.blocks, slots // self.block_size).astype(np.int64))
         offsets = torch.from_numpy((slots % self.block_size).astype(np.int64))
-        keys[rows, offsets], values[rows, offsets] = pattern, pattern
-        return replace(self, keys=keys, values=values)
+        held = {"key": self.keys, "value": self.values}
+        for part in parts:
+            held[part] = held[part].clone()
+            held[part][rows, offsets] = pattern
+        return replace(self, keys=held["key"], values=held["value"])
 
 
 @runtime_checkable
@@ -90,6 +92,26 @@ class OpExecutor(Protocol):
 
     row_independent: bool
     """Whether a row's output depends, bit for bit, on its own inputs only."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """What a layer's attention should be given for the tokens of one row: from the hidden state that the layer gets
+    under the recorded kernel, by the model's own projections and rotary embedding at the right positions, in the
+    step's shape, so that right code gives these very bits."""
+
+    layer: int
+    query: torch.Tensor
+    """Shape (tokens, heads, key_dim)."""
+    keys: torch.Tensor
+    """Shape (tokens, KV heads, key_dim), as they should stand in the row's own slots."""
+    values: torch.Tensor
+
+
+@runtime_checkable
+class InputExecutor(Protocol):
+    def inputs(self, step: ReplayStep, memory: Any, *, row: int) -> list[LayerInputs]:
+        """Of every layer, in order. Runs the step on `memory`."""
 
 
 def takes_calls(executor: object) -> TypeGuard[OpExecutor]:

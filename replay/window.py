@@ -30,6 +30,8 @@ class WindowStep:
     """Bytes that others than the involved rows wrote into the image's blocks in the recorded step."""
     neighbours_read: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Which of `neighbours` an involved row may rightly read, now or later: a shared prefix."""
+    owners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By block of the image: the sequences in whose tables it lies in the recorded step, those not involved too."""
 
     @property
     def owned(self) -> Ints:
@@ -56,6 +58,8 @@ class Window:
     exact_from: ExactFrom
     """`undo`: every byte of the image is as recorded; `fills`: slots that nobody owns may hold later bytes."""
     scratch: Ints
+    left: UndoEntry | None = None
+    """Involved rows' own slots and their bytes as the capture found them, after the last step."""
 
     @property
     def slots(self) -> Ints:

@@ -117,6 +117,8 @@ def assemble(
     first, last = chosen[0][0].step, chosen[-1][0].step
     image, scratch = with_scratch(capture.memory_at(first))
     after = capture.memory_at(last + 1)
+    own = inside(reads(*chosen[-1], handles, image.block_size), after)
+    left = UndoEntry(last, own, read_slots(after, own))
     known = {step.record.step: step for step in capture.replay_steps(first)}
     largest = max((int(record.token_ids.max(initial=0)) for record, _ in chosen), default=0) + 1
     steps: list[WindowStep] = []
@@ -128,7 +130,7 @@ def assemble(
         steps.append(step)
     steps.reverse()
     starts = {handle: capture.window.starts[handle] for handle in handles}
-    return Window(image, steps, starts, exact_from, scratch.blocks)
+    return Window(image, steps, starts, exact_from, scratch.blocks, left)
 
 
 def walk_back(
@@ -151,4 +153,18 @@ def walk_back(
         read=read,
         neighbours=neighbours,
         neighbours_read=np.flatnonzero(np.isin(others, np.union1d(live, read))),
+        owners=owners_of(capture, tables, after.blocks),
     )
+
+
+def owners_of(capture: Capture, tables: Tables, blocks: Ints) -> dict[int, tuple[str, ...]]:
+    """Names of the sequences in whose tables each of the blocks lies."""
+    held = np.zeros(int(blocks.max(initial=0)) + 1, np.bool_)
+    held[blocks] = True
+    owners: dict[int, tuple[str, ...]] = {}
+    for handle, table in tables.items():
+        known = table[(table >= 0) & (table < len(held))]
+        start = capture.window.starts.get(handle)
+        for block in known[held[known]].tolist():
+            owners[block] = (*owners.get(block, ()), start.name if start else f"handle {handle}")
+    return owners

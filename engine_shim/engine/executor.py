@@ -14,6 +14,7 @@ from checkengine.detectors.logits import row_stats
 from checkengine.engine_shim.engine.batch import PackedBatch
 from checkengine.engine_shim.engine.environment import ground, model_name, weights_digest
 from checkengine.engine_shim.engine.kv_memory import CompactMemory
+from checkengine.engine_shim.engine.layer_inputs import layer_inputs
 from checkengine.engine_shim.engine.load import load_model
 from checkengine.engine_shim.engine.op_calls import CallRecorder, attend, widened
 from checkengine.engine_shim.engine.op_hashes import OpHashes
@@ -26,7 +27,7 @@ from checkengine.engine_shim.faults.fault import Fault
 from checkengine.engine_shim.models import ModelError, model_directory
 from checkengine.replay.executor import CannotReplayError, ReplayStep, StepOutput, WeightsChangedError
 from checkengine.replay.memory import MemoryImage
-from checkengine.replay.op_call import OpCall
+from checkengine.replay.op_call import LayerInputs, OpCall
 
 Ints = NDArray[np.int32]
 FLOAT64 = "float64"
@@ -145,6 +146,15 @@ class EmbeddedExecutor:
         self._refuse_kernel(kernel)
         set_threads(self._threads)
         return attend(widened(call), "reference") if kernel == FLOAT64 else attend(call, kernel)
+
+    def inputs(self, step: ReplayStep, memory: ReplayMemory, *, row: int) -> list[LayerInputs]:
+        """See InputExecutor."""
+        kernel = step.record.kernel
+        self._refuse_kernel(kernel)
+        batch = PackedBatch.of_record(step.record, step.block_tables, memory.kv.block_size)
+        set_threads(self._threads)
+        reference = memory.kv.copy()
+        return layer_inputs(ModelRunner(self._model, memory.kv, kernel, self._faults), reference, batch, row)
 
     def _refuse_kernel(self, kernel: str) -> None:
         if kernel not in self.kernels:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
 from checkengine.guards.finding import Finding
 from checkengine.replay.executor import Executor
-from checkengine.replay.judge.fills import FINITE_FILLS, Difference, try_fills
-from checkengine.replay.judge.nonfinite import HEAD, Nonfinite, first_nonfinite, first_nonfinite_step, judge_nonfinite
+from checkengine.replay.judge.calls import CallsOutcome, try_calls
+from checkengine.replay.judge.case import Case
+from checkengine.replay.judge.conviction import fed_wrong, misplaced, overwritten, uneven
+from checkengine.replay.judge.fault_class import FaultClass
+from checkengine.replay.judge.fills import Difference, try_fills
+from checkengine.replay.judge.gate import Gate, bound_words
+from checkengine.replay.judge.inputs import try_inputs
+from checkengine.replay.judge.intervals import clopper_pearson
+from checkengine.replay.judge.invariance import try_neighbours, try_placement
+from checkengine.replay.judge.kept import try_kept
+from checkengine.replay.judge.nonfinite import first_nonfinite_step
 from checkengine.replay.judge.reference import ReferenceOutcome, compare_reference, try_reference
 from checkengine.replay.judge.repeat import Repeats, repeat, run_first
-from checkengine.replay.judge.stop import PassedStop, find_passed_stop, no_passed_stop
+from checkengine.replay.judge.rules_out import ruled
+from checkengine.replay.judge.shape import try_shape
+from checkengine.replay.judge.stop import find_passed_stop, no_passed_stop
 from checkengine.replay.judge.trial import Bench
-from checkengine.replay.judge.verdict import SlotPlace, TestResult, Verdict, VerdictKind
-from checkengine.replay.localise import Localised, localise
+from checkengine.replay.judge.verdict import TestResult, Verdict, VerdictKind
 from checkengine.replay.playback import all_bits
 from checkengine.replay.refire import GuardsFactory
 from checkengine.replay.replayer import Replay
-from checkengine.replay.window import Window, WindowStep
+from checkengine.replay.window import Window
 
 OF_STOPS = ("stop.ignored", "tool_call.loop", "tool_call.runaway", "tool_call.malformed")
 """Findings that a passed-over end token explains."""
@@ -30,13 +39,16 @@ class Judge:
     """Judges one window. `guards` makes fresh guards; without it the reference test looks at tokens only.
 
     `changed`: what decides numbers and is not as recorded (Executor.changed); without that a record whose bits do not
-    come again proves nothing.
+    come again proves nothing. `gate`: repeats a convicting step in fresh processes; without it only `repeats` runs in
+    this process stand behind a conviction, and the verdict says so. `known`: tests that were made before.
     """
 
     executor: Executor
     guards: GuardsFactory | None = None
     repeats: int = 2
     changed: Sequence[str] = ()
+    gate: Gate | None = None
+    known: Sequence[TestResult] = ()
 
     def judge(
         self,
@@ -48,7 +60,13 @@ class Judge:
     ) -> Verdict:
         """`replay`: the forced replay of the record; `reference`: the reference kernel's replay on its own tokens.
         Where they ran on this very window they are not run again."""
-        case = _Case(Bench(self.executor, window), finding, replay, reference, reference_fires)
+        case = Case(Bench(self.executor, window), finding, replay, reference, reference_fires)
+        case.add(*self.known)
+        verdict = self._judge(case, window)
+        return verdict if self.gate is None else self._gated(case, window, verdict, self.gate)
+
+    def _judge(self, case: Case, window: Window) -> Verdict:
+        replay = case.replay
         repeats = run_first(case.bench, replay.outputs if replay is not None and replay.ran_hashed(window) else None)
         bad = first_nonfinite_step(window, repeats.outputs)
         memory = None
@@ -56,17 +74,17 @@ class Judge:
             repeats.times, repeats.as_recorded = 2, True
         else:
             memory = repeat(case.bench, repeats, max(2, self.repeats), bad)
-        case.tests.append(repeats.result())
+        case.add(repeats.result())
         if repeats.first_difference:
-            return case.verdict(VerdictKind.NONDETERMINISM, nondeterminism(repeats), step=repeats.first_difference[0])
+            return nondeterministic(case, repeats)
         if replay is not None:
-            case.tests.append(record_result(replay))
+            case.add(record_result(replay))
         if bad is not None:
             return case.nonfinite_step(repeats, bad, memory)
-        case.tests.append(TestResult("finite", True, "every op and every logit of the involved rows is finite"))
+        case.add(TestResult("finite", True, "every op and every logit of the involved rows is finite"))
         return self._finite(case, repeats)
 
-    def _finite(self, case: _Case, repeats: Repeats) -> Verdict:
+    def _finite(self, case: Case, repeats: Repeats) -> Verdict:
         passed = find_passed_stop(case.bench.window, repeats)
         if passed and case.finding is not None and case.finding.kind in OF_STOPS:
             return case.passed_stop(passed)  # Told by tokens alone: fills could add nothing.
@@ -74,173 +92,98 @@ class Judge:
         found = fills.finite or fills.nan
         if found and not repeats_under_fill(case.bench, found):
             sentence = f"step {found.step.number} gives other bits from run to run on the same refilled memory"
-            return case.verdict(VerdictKind.NONDETERMINISM, sentence, step=found.step)
-        case.tests += fills.results()
+            return case.verdict(VerdictKind.NONDETERMINISM, sentence, FaultClass.NONDETERMINISM, step=found.step)
+        case.add(*fills.results())
         if fills.finite:
             return case.over_read(fills.finite)
         if passed:
             return case.passed_stop(passed)
-        case.tests.append(no_passed_stop(case.bench.window.starts))
+        case.add(no_passed_stop(case.bench.window.starts))
+        calls = try_calls(case.bench)
+        if calls is not None:
+            case.add(calls.result())
+            if calls.beyond is not None:
+                return case.beyond(calls.beyond, repeats)
         if fills.nan:
             return case.nan_unsafe(fills.nan)
         if case.finding is None:
             return case.verdict(VerdictKind.NO_FAULT, "repeats bit for bit and reads only memory that it owns")
-        return self._habit(case, repeats)
+        return self._invariant(case, repeats) or self._habit(case, repeats, calls)
 
-    def _habit(self, case: _Case, repeats: Repeats) -> Verdict:
+    def _invariant(self, case: Case, repeats: Repeats) -> Verdict | None:
+        """What else is exact at equal shape."""
+        inputs = try_inputs(case.bench)
+        if inputs is not None:
+            case.add(inputs.result())
+            if inputs.wrong is not None:
+                return fed_wrong(case, inputs.wrong, repeats)
+        test, found = try_neighbours(case.bench, repeats)
+        case.add(test)
+        if found:
+            return uneven(case, found, repeats)
+        test, found = try_placement(case.bench, repeats)
+        case.add(test)
+        return misplaced(case, found, repeats) if found else None
+
+    def _habit(self, case: Case, repeats: Repeats, calls: CallsOutcome | None) -> Verdict:
         reference = self._reference(case, repeats)
-        case.tests.append(reference.result())
+        case.add(reference.result())
         if case.replay is not None and case.replay.first_difference is not None:
+            kept = try_kept(case.bench, case.replay) if not self.changed else None
+            if kept is not None:
+                case.add(kept.result())
+                if kept.found:
+                    return overwritten(case, kept)
             return case.not_as_recorded(case.replay, self.changed)
+        shape = try_shape(case.bench, repeats.outputs)
+        if shape is not None:
+            case.add(shape.result())
+            if shape.step is not None and calls is not None and calls.numerics:
+                sentence = (
+                    f"the batch's shape decides the token of step {shape.step.number} (recorded margin "
+                    f"{shape.margin:.3g}): alone the sequence takes another, and every attention call lies within "
+                    "what rounding does"
+                )
+                return case.verdict(VerdictKind.BATCH_NUMERICS, sentence, step=shape.step, row=shape.row)
         return case.verdict(VerdictKind.INCONCLUSIVE, habit(reference))
 
-    def _reference(self, case: _Case, repeats: Repeats) -> ReferenceOutcome:
+    def _reference(self, case: Case, repeats: Repeats) -> ReferenceOutcome:
         made, window = case.reference, case.bench.window
         if made is None or len(made.outputs) != len(window.steps) or made.from_step != window.steps[0].number:
             return try_reference(case.bench, repeats, case.finding, self.guards)
         return compare_reference(window, repeats, made.outputs, made.kernel, case.reference_fires)
 
-
-@dataclass(slots=True)
-class _Case:
-    """The tests so far, and the sentences."""
-
-    bench: Bench
-    finding: Finding | None
-    replay: Replay | None
-    reference: Replay | None
-    reference_fires: bool | None
-    tests: list[TestResult] = field(default_factory=list)
-
-    def verdict(
-        self,
-        kind: VerdictKind,
-        sentence: str,
-        *,
-        step: WindowStep | None = None,
-        row: int | None = None,
-        layers: tuple[int, ...] = (),
-        slots: tuple[SlotPlace, ...] = (),
-    ) -> Verdict:
-        sequence = self.finding.sequence if self.finding else None
-        if step is not None and row is not None:
-            sequence = self.bench.window.name_of(step, row)
-        number = None if step is None else step.number
-        return Verdict(kind, sentence, tuple(self.tests), layers, slots, sequence, number, self.bench.replays)
-
-    def over_read(self, found: Difference) -> Verdict:
-        where = self._localise(found)
-        return self.verdict(
-            VerdictKind.CODE_DEFECT,
-            f"the {self._kernel(found.step)} kernel reads memory it does not own: {places(where)}, in {named(where)}",
-            step=where.step,
-            row=where.row,
-            layers=where.layers,
-            slots=where.slots,
+    def _gated(self, case: Case, window: Window, verdict: Verdict, gate: Gate) -> Verdict:
+        """The verdict once its step has repeated in fresh processes; another one where it does not."""
+        shown = case.convicting
+        if shown is None:
+            return verdict
+        outcome = gate.check(window, shown.step, shown.fill, shown.bits)
+        case.add(outcome.result())
+        if outcome.repeats is not False:
+            return replace(verdict, tests=tuple(case.tests))
+        low, high = clopper_pearson(outcome.different, outcome.runs)
+        sentence = (
+            f"step {shown.step.number} repeats in this process and not in fresh ones: {outcome.different} of "
+            f"{outcome.runs} runs differ, first {outcome.what}; {bound_words(low, high)}"
         )
+        return case.verdict(VerdictKind.NONDETERMINISM, sentence, FaultClass.NONDETERMINISM, step=shown.step)
 
-    def nan_unsafe(self, found: Difference) -> Verdict:
-        where = self._localise(found)
-        return self.verdict(
-            VerdictKind.NAN_UNSAFE,
-            f"the {self._kernel(found.step)} kernel multiplies memory it does not own by zero, which NaN survives: "
-            f"{places(where)}, in {named(where)}; finite contents change no bit",
-            step=where.step,
-            row=where.row,
-            layers=where.layers,
-            slots=where.slots,
-        )
 
-    def nonfinite_step(self, repeats: Repeats, index: int, memory: Any) -> Verdict:
-        """Only the step in which a number first stops being finite is refilled: it is the one to explain."""
-        bench = self.bench.at(self.bench.window.steps[index], memory)
-        whole, self.bench = self.bench, bench
-        bench.replays = whole.replays
-        fills = try_fills(bench, [repeats.bits[index]])
-        self.tests += fills.results()
-        found = judge_nonfinite(bench, whole.window, repeats.outputs[index])
-        self.tests.append(found.result())
-        if fills.finite:
-            return self.over_read(fills.finite)
-        if fills.nan and is_cured(bench):
-            return self.nan_unsafe(fills.nan)
-        return self.nonfinite(found)
-
-    def nonfinite(self, found: Nonfinite) -> Verdict:
-        where = "the head (logits)" if found.layer == HEAD else f"{found.op} of layer {found.layer}"
-        kind, layers = VerdictKind.INCONCLUSIVE, () if found.layer == HEAD else (found.layer,)
-        sentence = f"{where} gives NaN or infinity under the reference kernel too: weights or inputs, not this kernel"
-        if len(found.stale):
-            kind = VerdictKind.STALE_KV
-            sentence = (
-                f"{len(found.stale)} slots of the sequence held NaN or infinity before the window's first step "
-                f"(first: slot {int(found.stale[0]):,}); what wrote them came earlier"
-            )
-        elif found.reference_finite:
-            kind = VerdictKind.CODE_DEFECT
-            kernel = self._kernel(found.step)
-            sentence = (
-                f"{where} turns finite inputs into NaN or infinity under the {kernel} kernel "
-                f"at step {found.step.number}; the reference kernel stays finite on the same memory"
-            )
-        return self.verdict(kind, sentence, step=found.step, row=found.row, layers=layers)
-
-    def passed_stop(self, passed: PassedStop) -> Verdict:
-        self.tests.append(passed.result())
-        how = "was masked out of sampling" if passed.masked else "was sampled and did not end the sequence"
-        return self.verdict(
-            VerdictKind.CODE_DEFECT,
-            f"the stop path: end token {passed.token} {how} at output token {passed.index}; the numerics are in order",
-            step=passed.step,
-            row=passed.row,
-        )
-
-    def not_as_recorded(self, replay: Replay, changed: Sequence[str]) -> Verdict:
-        difference = replay.first_difference
-        where = f"step {difference.step}, sequence {difference.sequence}" if difference else "no step"
-        sentence = f"the record's bits do not come again ({where}), while replays repeat: "
-        if changed:
-            sentence += f"{len(changed)} things that decide numbers are not as recorded, first: {changed[0]}"
-        elif replay.exact_from != "undo":
-            sentence += "the recorded memory is not known byte for byte"
-        else:
-            sentence += "same bytes, same code, equal machine"
-            return self.verdict(VerdictKind.TRANSIENT, sentence)
-        return self.verdict(VerdictKind.INCONCLUSIVE, sentence)
-
-    def _localise(self, found: Difference) -> Localised:
-        before = self.bench.replays
-        where = localise(self.bench, found)
-        numbers = {
-            "step": where.step.number,
-            "layers": len(where.layers),
-            "slots": len(where.slots),
-            "replays": self.bench.replays - before,
-        }
-        detail = f"step {where.step.number}: {count(where.layers, 'layer')}, {count(where.slots, 'slot')}"
-        detail += "" if where.complete else ", not complete"
-        self.tests.append(TestResult("localise", None, detail, numbers))
-        return where
-
-    def _kernel(self, step: WindowStep) -> str:
-        return step.replay.record.kernel
+def nondeterministic(case: Case, repeats: Repeats) -> Verdict:
+    step, what = repeats.first_difference or (None, "")
+    low, high = clopper_pearson(repeats.different, repeats.counted)
+    number = step.number if step else -1
+    sentence = (
+        f"the same step on the same memory gives other bits from run to run: {what}, step {number}; "
+        f"{bound_words(low, high)}"
+    )
+    return case.verdict(VerdictKind.NONDETERMINISM, sentence, FaultClass.NONDETERMINISM, step=step)
 
 
 def repeats_under_fill(bench: Bench, found: Difference) -> bool:
     """The step that told fills apart, once more on the same refilled memory."""
     return all_bits(found.step, bench.run_again(found.step, found.memory)) == found.quiet
-
-
-def is_cured(bench: Bench) -> bool:
-    """Is the bench's only step finite once the memory that nobody owns is?"""
-    (step,) = bench.window.steps
-    return first_nonfinite(step, bench.playback(fill=FINITE_FILLS[0]).run(step)) is None
-
-
-def nondeterminism(repeats: Repeats) -> str:
-    step, what = repeats.first_difference or (None, "")
-    number = step.number if step else -1
-    return f"the same step on the same memory gives other bits from run to run: {what}, step {number}"
 
 
 def record_result(replay: Replay) -> TestResult:
@@ -258,29 +201,7 @@ def habit(reference: ReferenceOutcome) -> str:
     )
 
 
-def named(where: Localised) -> str:
-    layers = where.layers
-    if not layers:
-        return "a layer that could not be told"
-    if len(layers) == 1:
-        return f"layer {layers[0]}"
-    if layers == tuple(range(layers[0], layers[-1] + 1)):
-        return f"layers {layers[0]} to {layers[-1]}"
-    return f"layers {', '.join(map(str, layers))}"
-
-
-def count(things: Sequence[object], noun: str) -> str:
-    return f"{len(things)} {noun}" + ("" if len(things) == 1 else "s")
-
-
-def places(where: Localised) -> str:
-    if not where.slots:
-        return "no single slot shows it by itself"
-    first, rest = where.slots[0].words, len(where.slots) - 1
-    return first if not rest else f"{first}, and {rest} more"
-
-
 def weights_changed(error: Exception) -> Verdict:
     """The verdict where the weights that are here are not those of the record."""
     test = TestResult("weights", False, str(error))
-    return Verdict(VerdictKind.WEIGHTS_CHANGED, f"{error}", (test,))
+    return Verdict(VerdictKind.WEIGHTS_CHANGED, f"{error}", (ruled(test),), fault_class=FaultClass.WEIGHTS)

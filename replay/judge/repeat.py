@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checkengine.replay.executor import StepOutput
+from checkengine.replay.judge.intervals import clopper_pearson
 from checkengine.replay.judge.trial import Bench
-from checkengine.replay.judge.verdict import TestResult
-from checkengine.replay.playback import Bits, all_bits
+from checkengine.replay.judge.verdict import Number, TestResult
+from checkengine.replay.playback import Bits, Playback, all_bits
 from checkengine.replay.window import WindowStep
+
+COUNTED = 20
+"""Runs of a step that does not repeat, for the bound on how often it does not."""
 
 
 @dataclass(slots=True)
@@ -23,17 +27,24 @@ class Repeats:
     bits: list[Bits] = field(default_factory=list)
     as_recorded: bool = False
     """The second run is the recorded one."""
+    different: int = 0
+    """Of `counted` more runs of the step that differed first, those with other bits than the first run."""
+    counted: int = 0
 
     def result(self) -> TestResult:
-        numbers = {"runs": self.times, "steps": len(self.outputs)}
+        numbers: dict[str, Number] = {"runs": self.times, "steps": len(self.outputs)}
         if self.as_recorded:
             return TestResult("repeat", True, f"record and replay of {len(self.outputs)} steps are bit-equal", numbers)
         if self.first_difference is None:
             return TestResult("repeat", True, f"{self.times} runs of {len(self.outputs)} steps are bit-equal", numbers)
         step, what = self.first_difference
-        return TestResult(
-            "repeat", False, f"runs on the same memory differ first at step {step.number}, {what}", numbers
+        low, high = clopper_pearson(self.different, self.counted)
+        detail = (
+            f"runs on the same memory differ first at step {step.number}, {what}: {self.different} of {self.counted} "
+            f"runs, {100 * low:.2g} % to {100 * high:.3g} % at 95 % confidence"
         )
+        numbers |= {"different": self.different, "counted": self.counted, "rate_low": low, "rate_high": high}
+        return TestResult("repeat", False, detail, numbers)
 
 
 def run_first(bench: Bench, made: Sequence[StepOutput] | None) -> Repeats:
@@ -58,8 +69,16 @@ def repeat(bench: Bench, repeats: Repeats, times: int, keep: int | None = None) 
             bits = all_bits(step, playback.run(step))
             if bits != repeats.bits[index]:
                 repeats.first_difference = step, name_difference(repeats.bits[index], bits)
+                count(bench, repeats, playback, index)
                 break
     return kept
+
+
+def count(bench: Bench, repeats: Repeats, playback: Playback, index: int) -> None:
+    """How many of COUNTED more runs of the step differ from its first run; the one just made counts too."""
+    step, expected = bench.window.steps[index], repeats.bits[index]
+    again = (all_bits(step, bench.run_again(step, playback.memory)) for _ in range(COUNTED - 1))
+    repeats.different, repeats.counted = 1 + sum(bits != expected for bits in again), COUNTED
 
 
 def name_difference(expected: Bits, found: Bits) -> str:

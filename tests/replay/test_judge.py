@@ -45,6 +45,10 @@ def judged(engine: SmallEngine, handle: int, *, first: int = 5, last: int | None
     return judge.judge(replayer.window, finding, replayer.replay())
 
 
+def detail_of(verdict: Verdict, name: str) -> str:
+    return next(test.detail for test in verdict.tests if test.name == name)
+
+
 def test_an_over_read_is_convicted_with_its_layers_and_the_slot_past_the_end():
     verdict = judged(engine_with(SmallFault("over_read")), 1)
     assert verdict.kind is VerdictKind.CODE_DEFECT
@@ -149,7 +153,7 @@ def test_a_habit_of_the_model_is_inconclusive_and_says_that_nothing_differs():
     verdict = judged(engine_with(seed=7), 1)
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert "the model itself (habit)" in verdict.sentence
-    assert "the finding fires there too" in verdict.tests[-1].detail
+    assert "the finding fires there too" in detail_of(verdict, "reference")
 
 
 def test_a_wrong_scale_that_reads_only_its_own_memory_is_never_convicted_by_a_tolerance():

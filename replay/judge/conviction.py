@@ -1,0 +1,83 @@
+"""Verdicts of the tests that look at what goes into a kernel and at what must not matter to it."""
+
+from __future__ import annotations
+
+from checkengine.replay.judge.case import Case, Convicting
+from checkengine.replay.judge.fault_class import FaultClass
+from checkengine.replay.judge.inputs import WrongInput
+from checkengine.replay.judge.invariance import Difference
+from checkengine.replay.judge.kept import KeptOutcome
+from checkengine.replay.judge.repeat import Repeats
+from checkengine.replay.judge.verdict import Verdict, VerdictKind
+from checkengine.replay.localise import place_of
+from checkengine.replay.window import WindowStep
+
+INPUTS = "inputs of attention"
+
+
+def convicting(case: Case, step: WindowStep, repeats: Repeats) -> None:
+    index = next(i for i, other in enumerate(case.bench.window.steps) if other is step)
+    case.convicting = Convicting(step, None, repeats.bits[index])
+
+
+def fed_wrong(case: Case, wrong: WrongInput, repeats: Repeats) -> Verdict:
+    convicting(case, wrong.step, repeats)
+    window = case.bench.window
+    slots = () if wrong.slot is None else (place_of(window, wrong.step, wrong.row, wrong.slot),)
+    position = int(wrong.step.replay.record.starts[wrong.row]) + wrong.token
+    sentence = (
+        f"the {wrong.what} of position {position:,} in layer {wrong.layer}, step {wrong.step.number}, is not what the "
+        f"layer's hidden state gives: {wrong.words}"
+    )
+    return case.verdict(
+        VerdictKind.CODE_DEFECT,
+        sentence,
+        wrong.fault_class,
+        step=wrong.step,
+        row=wrong.row,
+        layers=(wrong.layer,),
+        slots=slots,
+        op=INPUTS,
+        heads=wrong.heads if wrong.what == "query" else (),
+        position=position,
+        parts=() if wrong.what == "query" else (wrong.what,),
+    )
+
+
+def uneven(case: Case, found: Difference, repeats: Repeats) -> Verdict:
+    step, what = found
+    convicting(case, step, repeats)
+    sentence = (
+        f"rows of the batch are mixed up or reach into each other: with other neighbours in equal shape step "
+        f"{step.number} gives other bits, first {what}"
+    )
+    return case.verdict(VerdictKind.CODE_DEFECT, sentence, FaultClass.ROWS, step=step)
+
+
+def misplaced(case: Case, found: Difference, repeats: Repeats) -> Verdict:
+    step, what = found
+    convicting(case, step, repeats)
+    sentence = (
+        f"results depend on where in memory the sequence's pages lie: with its pages in other places step "
+        f"{step.number} gives other bits, first {what}"
+    )
+    return case.verdict(VerdictKind.CODE_DEFECT, sentence, FaultClass.PLACEMENT, step=step)
+
+
+def overwritten(case: Case, kept: KeptOutcome) -> Verdict:
+    window = case.bench.window
+    step = next((step for step in window.steps if step.number == kept.first), window.steps[0])
+    rows = [row for row in range(len(step.involved)) if step.involved[row]]
+    slots = tuple(place_of(window, step, rows[0], int(slot)) for slot in kept.changed[:64]) if rows else ()
+    if slots:
+        sentence = (
+            f"memory of the sequence changed after it was written: {slots[0].words} holds other bytes in the capture "
+            f"than step by step were written there, and step {kept.first} is the first to show it"
+        )
+    else:
+        sentence = (
+            f"memory of the sequence from before the window was overwritten by step {kept.healed}: up to then the "
+            "record's bits do not follow from the captured memory, from then on they do"
+        )
+    row = rows[0] if rows else None
+    return case.verdict(VerdictKind.STALE_KV, sentence, FaultClass.STALE_KV, step=step, row=row, slots=slots)

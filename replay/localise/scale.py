@@ -1,0 +1,108 @@
+"""Which factor explains an output that no rounding explains?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from checkengine.replay.judge.bound import bounded, gathered, visible
+from checkengine.replay.op_call import OpCall
+
+GRID = np.linspace(-3.0, 3.0, 61)
+"""Natural logarithms of the factors that are tried first."""
+MOST_PAGES = 64
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleFit:
+    what: str
+    """ "scores", "values", or those of one page."""
+    factor: float
+    page: int | None = None
+    """Index in the row's table."""
+
+    def words(self) -> str:
+        where = "" if self.page is None else f" of page {self.page}"
+        return f"{self.what}{where} times {self.factor:.6g} explain it within rounding"
+
+
+def fit_scale(call: OpCall, output: torch.Tensor) -> ScaleFit | None:
+    """The first single factor, on all scores or values, or on one page's, with which the call's output lies within the
+    bound. `output`: (tokens, heads, value_dim)."""
+    for what in ("scores", "values"):
+        if (factor := search(call, output, what, None)) is not None:
+            return ScaleFit(what, factor)
+    pages = -(-call.length // call.block_size)
+    for what in ("values", "scores"):
+        for page in range(min(pages, MOST_PAGES)):
+            if (factor := search(call, output, what, page)) is not None:
+                return ScaleFit(what, factor, page)
+    return None
+
+
+def search(call: OpCall, output: torch.Tensor, what: str, page: int | None) -> float | None:
+    loss = loss_of(call, output, what, page)
+    losses = [loss(float(step)) for step in GRID]
+    best = int(np.argmin(losses))
+    if losses[best] >= loss(0.0) or not math.isfinite(losses[best]):
+        return None
+    near = GRID[max(0, best - 1)], GRID[min(len(GRID) - 1, best + 1)]
+    factor = math.exp(golden(loss, float(near[0]), float(near[1])))
+    scaled = with_factor(call, what, page, factor)
+    return factor if float(bounded(scaled).ratio(output).max()) <= 1 else None
+
+
+def loss_of(call: OpCall, output: torch.Tensor, what: str, page: int | None) -> Callable[[float], float]:
+    """Squared distance to the output as a function of the factor's logarithm; scores are made once."""
+    tokens = torch.arange(len(call.query))[-8:]
+    query = call.query[tokens].double().transpose(0, 1)
+    keys, values = gathered(call, call.keys), gathered(call, call.values)
+    scores, seen = query @ keys.transpose(1, 2) * call.scaling, visible(call, tokens)
+    place = torch.arange(call.length) // call.block_size == page if page is not None else torch.ones(call.length) > 0
+    wanted = output[tokens].double().transpose(0, 1)
+
+    def loss(step: float) -> float:
+        factor = math.exp(step)
+        of_scores = torch.where(place, factor, 1.0).double() if what == "scores" else 1.0
+        of_values = torch.where(place, factor, 1.0).double().unsqueeze(1) if what == "values" else 1.0
+        logits = scores * of_scores
+        logits = torch.tanh(logits / call.softcap) * call.softcap if call.softcap else logits
+        logits = logits.masked_fill(~seen, -torch.inf)
+        if call.sinks is not None:
+            sink = call.sinks.double().view(-1, 1, 1).expand(-1, len(tokens), 1)
+            weights = torch.softmax(torch.cat((logits, sink), -1), -1)[..., :-1]
+        else:
+            weights = torch.softmax(logits, -1)
+        return float((weights @ (values * of_values) - wanted).square().sum())
+
+    return loss
+
+
+def golden(loss: Callable[[float], float], low: float, high: float, rounds: int = 70) -> float:
+    """Golden-section search of a minimum."""
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = loss(left), loss(right)
+    for _ in range(rounds):
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - GOLDEN * (high - low)
+            at_left = loss(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + GOLDEN * (high - low)
+            at_right = loss(right)
+    return (low + high) / 2
+
+
+def with_factor(call: OpCall, what: str, page: int | None, factor: float) -> OpCall:
+    if page is None and what == "scores":
+        return replace(call, scaling=call.scaling * factor)
+    memory = (call.values if what == "values" else call.keys).double()
+    rows = slice(None) if page is None else int(np.searchsorted(call.blocks, call.table[page]))
+    memory[rows] *= factor
+    return replace(call, values=memory) if what == "values" else replace(call, keys=memory)

@@ -26,8 +26,8 @@ def summary(result: Mapping[str, Any]) -> list[str]:
     if result.get("rows"):
         lines.append(equality(result))
     fired = {True: "The finding fires again.", False: "The finding does not fire again."}
-    if result.get("finding") is not None:
-        lines.append(fired.get(result.get("reproduced"), "Whether the finding fires again could not be told."))
+    if result.get("finding") is not None and (words := fired.get(result.get("reproduced"))):
+        lines.append(words)
     reference = mapping(result.get("reference"))
     if reference.get("finding_fires") is not None:
         does = "fires too" if reference["finding_fires"] else "does not fire"

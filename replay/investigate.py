@@ -13,8 +13,9 @@ import numpy as np
 from checkengine.guards.finding import Finding
 from checkengine.replay.capture import Capture
 from checkengine.replay.executor import Executor
+from checkengine.replay.judge.gate import Gate
 from checkengine.replay.judge.judge import Judge
-from checkengine.replay.judge.verdict import Verdict, VerdictKind
+from checkengine.replay.judge.verdict import TestResult, Verdict, VerdictKind
 from checkengine.replay.refire import GuardsFactory, fires
 from checkengine.replay.replayer import Progress, Replay, Replayer
 from checkengine.replay.window import Window
@@ -106,9 +107,12 @@ def investigate(
     bundle: str = "",
     kernel: str | None = None,
     judge: Judge | None = None,
+    gate: Gate | None = None,
+    weights: bool = False,
     progress: Progress | None = None,
 ) -> Investigation:
-    """Replay with the recorded kernel (or `kernel`), then with the reference kernel, then judge.
+    """Replay with the recorded kernel (or `kernel`), then with the reference kernel, then judge. `gate`: what repeats a
+    convicting step in fresh processes; `weights`: the executor compared the weights' digest with the record's.
 
     Raises CannotReplayError where there is nothing to replay.
     """
@@ -122,12 +126,20 @@ def investigate(
     refire(found, replayer, kernel, progress)
     if kernel is None:
         try_reference(found, replayer, progress)
-        judge = judge or Judge(executor, guards, changed=changed)
+        known = weights_known(capture) if weights else ()
+        judge = judge or Judge(executor, guards, changed=changed, gate=gate, known=known)
         window = suspect_window(capture, found.finding, replayer.window)
         found.verdict = judge.judge(window, found.finding, found.forced, found.reference, found.reference_fires)
         confirm_audit(found)
     found.seconds = time.monotonic() - began
     return found
+
+
+def weights_known(capture: Capture) -> tuple[TestResult, ...]:
+    digest = capture.environment.get("weights_digest")
+    if digest is None:
+        return (TestResult("weights", None, "the record names no digest of its weights"),)
+    return (TestResult("weights", True, f"the weights here have the record's digest, {str(digest)[:12]}…"),)
 
 
 def refire(found: Investigation, replayer: Replayer, kernel: str | None, progress: Progress | None) -> None:

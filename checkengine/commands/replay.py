@@ -35,6 +35,14 @@ def replay(
     image: str = typer.Option("checkengine", help="Container image, with --fan-out kubernetes."),
     kernel: str | None = typer.Option(None, help="Replay with this kernel instead of the recorded one; no verdict."),
     confidential: str = typer.Option("default", help="Identifiers in the report: none, default (hashes) or full."),
+    repeats: int = typer.Option(
+        20, min=0, help="Runs of a convicting step, in up to three fresh processes; 0: none but the two in this one."
+    ),
+    matrix: list[str] = typer.Option(
+        [], help="Replay on this host too, through ssh, and compare; local:NAME=VALUE is this machine, so set."
+    ),
+    matrix_command: str | None = typer.Option(None, help="How a host replays what comes in; {host} is its name."),
+    bits: bool = typer.Option(False, hidden=True, help="With --json: bits of every op, for --matrix to compare."),
 ) -> None:
     """Re-run a captured bundle.
 
@@ -51,7 +59,12 @@ def replay(
 
         def run() -> int:
             path = located(bundle, store, incident, Path(fetched))
-            return examine(path, kernel, as_json, report, names)
+            if matrix:
+                from checkengine.commands.replay_matrix import matrix_of
+                from checkengine.replay.matrix import SSH
+
+                return matrix_of(path, matrix, matrix_command or SSH, as_json)
+            return examine(path, kernel, as_json, report, names, repeats=repeats, bits=bits)
 
         code = guarded(run)
     raise typer.Exit(code)
@@ -87,6 +100,10 @@ def located(bundle: str | None, store: str | None, incident: str | None, fetched
     """The bundle's folder; what lies in an object store is brought into `fetched`."""
     from checkengine.replay.bundle import BundleError, BundleStore, fetch, is_url
 
+    if bundle == "-":
+        from checkengine.commands.replay_matrix import received
+
+        return received(fetched)
     if bundle is not None:
         return fetch(bundle, fetched) if is_url(bundle) else Path(bundle)
     assert store is not None
@@ -106,14 +123,20 @@ def examine(
     as_json: bool,
     report: Path | None,
     confidential: Literal["none", "default", "full"],
+    *,
+    repeats: int = 0,
+    bits: bool = False,
 ) -> int:
     """Investigate, keep and tell; returns the exit code of the verdict."""
-    found = investigate_bundle(bundle, kernel=kernel, quiet=as_json)
+    found = investigate_bundle(bundle, kernel=kernel, quiet=as_json, repeats=repeats)
     keep_result(found, bundle)
     if report is not None:
         write_report(found, report, bundle, confidential)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), allow_nan=False, default=str))
+        from checkengine.replay.matrix import bits_of
+
+        told = found.to_dict() | ({"bits": bits_of(found.forced)} if bits else {})
+        typer.echo(json.dumps(told, allow_nan=False, default=str))
     else:
         from checkengine.commands.replay_summary import print_summary
 
@@ -132,8 +155,13 @@ def keep_result(found: Investigation, bundle: Path) -> None:
         typer.echo(f"note: {error}", err=True)
 
 
-def investigate_bundle(path: Path, *, kernel: str | None = None, quiet: bool = False) -> Investigation:
-    """Everything that one bundle can tell. BundleError for a damaged one, CannotReplayError where nothing can run."""
+def investigate_bundle(
+    path: Path, *, kernel: str | None = None, quiet: bool = False, repeats: int = 0
+) -> Investigation:
+    """Everything that one bundle can tell. BundleError for a damaged one, CannotReplayError where nothing can run.
+
+    `repeats`: runs in fresh processes before a conviction.
+    """
     from checkengine.guards.errors import UserError
     from checkengine.replay.bundle import BundleReader
     from checkengine.replay.bundle.calls import holds_call
@@ -145,18 +173,19 @@ def investigate_bundle(path: Path, *, kernel: str | None = None, quiet: bool = F
         return investigate_call(reader, bundle=str(path))
     capture = reader.capture()
     try:
-        return investigate_capture(capture, str(path), kernel=kernel, quiet=quiet)
+        return investigate_capture(capture, str(path), kernel=kernel, quiet=quiet, repeats=repeats)
     except UserError as error:
         # Whatever it is (a model that is not here), git bisect must not take it for a verdict.
         raise CannotReplayError(str(error)) from error
 
 
 def investigate_capture(
-    capture: Capture, bundle: str, *, kernel: str | None = None, quiet: bool = True
+    capture: Capture, bundle: str, *, kernel: str | None = None, quiet: bool = True, repeats: int = 0
 ) -> Investigation:
     from checkengine.replay.executor import WeightsChangedError
     from checkengine.replay.find_executor import find_executor
     from checkengine.replay.investigate import Investigation, investigate
+    from checkengine.replay.judge.gate import PROCESSES, Gate
     from checkengine.replay.judge.judge import weights_changed
     from checkengine.replay_guards import replay_guards, vocabulary_of
 
@@ -167,8 +196,11 @@ def investigate_capture(
         verdict = weights_changed(error)
         return Investigation(bundle, capture.findings, capture.environment, finding=finding, verdict=verdict)
     guards = replay_guards(vocabulary_of(capture.environment), capture.environment)
+    gate = Gate(capture.environment, repeats, min(PROCESSES, repeats)) if repeats else None
     with progress_bar(quiet) as progress:
-        return investigate(capture, executor, guards, bundle=bundle, kernel=kernel, progress=progress)
+        return investigate(
+            capture, executor, guards, bundle=bundle, kernel=kernel, gate=gate, weights=True, progress=progress
+        )
 
 
 def guarded(investigation: Callable[[], int]) -> int:

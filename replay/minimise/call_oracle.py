@@ -119,10 +119,18 @@ class CallOracle:
         return None if different(found, self._run(quiet)).any() else bad
 
     def _wrong_reads(self, call: OpCall) -> Changed | None:
-        found, again = wrong_reads(self._run, call), wrong_reads(self._run, call)
-        if found is None or again is None or found[1] is not self.symptom.fault_class or again[1] is not found[1]:
+        runs: list[tuple[OpCall, torch.Tensor]] = []
+
+        def attend(coded: OpCall) -> torch.Tensor:
+            runs.append((coded, self._run(coded)))
+            return runs[-1][1]
+
+        found = wrong_reads(attend, call)
+        if found is None or found[1] is not self.symptom.fault_class:
             return None
-        reads = found[0]
+        reads, (last, output) = found[0], runs[-1]
+        if different(output, self._run(last)).any():
+            return None
         changed: Changed = np.zeros(call.query.shape[:2], np.bool_)
         changed[reads.token or 0 :, list(reads.heads)] = True
         return changed

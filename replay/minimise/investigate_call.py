@@ -40,9 +40,7 @@ def op_executor(engine: str) -> OpExecutor:
     found = {point.name: point for point in entry_points(group=GROUP)}
     if engine not in found:
         known = ", ".join(sorted(found)) or "none"
-        raise CannotReplayError(
-            f"the call comes from engine {engine!r}, and no executor of that name is here; {known}"
-        )
+        raise CannotReplayError(f"the call comes from engine {engine!r}, and no executor of that name is here; {known}")
     executor: object = found[engine].load()()
     if not takes_calls(executor):
         raise CannotReplayError(f"the executor {engine} cannot run one call alone: use a newer one")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from checkengine.replay.capture import Capture
 from checkengine.replay.executor import CannotReplayError, Executor
@@ -29,12 +30,13 @@ BUDGET = 200
 Pass = Callable[[Case, Accept], Case]
 
 STRUCTURE: tuple[tuple[str, Pass], ...] = (
+    ("pool", passes.smaller_pool),
     ("KV heads", passes.fewer_groups),
     ("query heads", passes.fewer_heads),
     ("query tokens", passes.fewer_queries),
     ("length", passes.shorter),
     ("KV heads again", passes.fewer_groups),
-    ("pool", passes.smaller_pool),
+    ("pool again", passes.smaller_pool),
     ("block numbers", passes.renumbered),
     ("options", passes.fewer_options),
 )
@@ -164,20 +166,17 @@ class _Search:
 
     def _calls(self, found: Minimised, executor: OpExecutor, shown: Shown) -> None:
         for call in self._taken_out(found.step, executor) if shown is not Shown.JUDGED else ():
-            started = self._started(call, found.step, shown, executor)
-            if started is None:
-                continue
-            case, symptom = started
-            oracle = CallOracle(executor, symptom, self.budget)
-            first = oracle.accept(case)
-            if first is not None:
-                found.symptom = symptom
-                self._keep(found, first)
-                self._note(found, "one call of one layer", describe(first.call))
-                self._shrink(found, first, oracle)
-                return
+            for case, symptom in self._starts(call, found.step, shown, executor):
+                oracle = CallOracle(executor, symptom, self.budget)
+                first = oracle.accept(case)
+                if first is not None:
+                    found.symptom = symptom
+                    self._keep(found, first)
+                    self._note(found, "one call of one layer", describe(first.call))
+                    return self._shrink(found, first, oracle)
         found.stopped = "no attention call shows the fault alone: the step is the least"
         found.minimal = True
+        return None
 
     def _taken_out(self, step: StepCase, executor: OpExecutor) -> list[OpCall]:
         """The row's attention calls in the layers at fault."""
@@ -188,31 +187,37 @@ class _Search:
         calls = executor.calls(step.step.replay, playback.memory, rows=[step.row], layers=layers)
         return [call for call, _ in calls]
 
-    def _started(self, call: OpCall, step: StepCase, shown: Shown, executor: OpExecutor) -> tuple[Case, Symptom] | None:
-        """The call as it was taken out, and what it has to show from now on."""
+    def _starts(
+        self, call: OpCall, step: StepCase, shown: Shown, executor: OpExecutor
+    ) -> Iterator[tuple[Case, Symptom]]:
+        """The call as it was taken out, and what it may have to show from now on; the most telling first."""
         kind = self.verdict.kind
         if shown is Shown.NOT_FINITE:
-            return Case(call), Symptom(kind, shown)
-        if shown is Shown.BEYOND_BOUND:
-            return self._by_numbers(call, executor)
-        unowned = np.intersect1d(step.slots, call.unowned)
-        if not len(unowned):
-            return Case(call), Symptom(kind, shown, Relation(Place.ANY))
-        slot = int(unowned[np.argmin(np.abs(unowned - int(call.owned[-1])))])
-        return Case(call, slot), Symptom(kind, shown, Relation.of(call, slot))
+            yield Case(call), Symptom(kind, shown)
+        elif shown is Shown.BEYOND_BOUND:
+            yield from self._by_numbers(call, executor)
+        elif len(unowned := np.intersect1d(step.slots, call.unowned)):
+            yield guilty_of(call, unowned, kind, shown)
+        else:
+            yield Case(call), Symptom(kind, shown, Relation(Place.ANY))
 
-    def _by_numbers(self, call: OpCall, executor: OpExecutor) -> tuple[Case, Symptom] | None:
-        """Wrong reads are told apart from wrong arithmetic by coded values."""
+    def _by_numbers(self, call: OpCall, executor: OpExecutor) -> Iterator[tuple[Case, Symptom]]:
+        """Coded values tell wrong reads from wrong arithmetic, and of the last query where not of all together."""
 
         def attend(call: OpCall) -> torch.Tensor:
             self.budget.take()
             return executor.attend(call)
 
-        told = wrong_reads(attend, call)
-        if told is not None:
-            return Case(call), Symptom(self.verdict.kind, Shown.WRONG_READS, None, told[1])
+        last = replace(call, query=call.query[-1:].clone())
+        for candidate in (call, last) if len(call.query) > 1 else (call,):
+            told = wrong_reads(attend, candidate)
+            if told is not None:
+                extra = np.intersect1d(told[0].extra, candidate.unowned)
+                if len(extra):
+                    yield guilty_of(candidate, extra, self.verdict.kind, Shown.FINITE_FILL)
+                yield Case(candidate), Symptom(self.verdict.kind, Shown.WRONG_READS, None, told[1])
         fault_class = arithmetic_class(call, attend(call))
-        return Case(call), Symptom(self.verdict.kind, Shown.BEYOND_BOUND, None, fault_class)
+        yield Case(call), Symptom(self.verdict.kind, Shown.BEYOND_BOUND, None, fault_class)
 
     def _shrink(self, found: Minimised, case: Case, oracle: CallOracle) -> None:
         for name, each in STRUCTURE:
@@ -252,6 +257,12 @@ class _Search:
 
     def _note(self, found: Minimised, name: str, left: str) -> None:
         found.taken.append(Taken(name, left, self.budget.used))
+
+
+def guilty_of(call: OpCall, slots: NDArray[np.int32], kind: VerdictKind, shown: Shown) -> tuple[Case, Symptom]:
+    """The slot next to the call's end stands for them all."""
+    slot = int(slots[np.argmin(np.abs(slots - int(call.owned[-1])))])
+    return Case(call, slot), Symptom(kind, shown, Relation.of(call, slot))
 
 
 def describe(call: OpCall) -> str:

@@ -24,7 +24,7 @@ class StepCase:
     window: Window
     row: int
     slots: Ints
-    """Guilty ones, empty where a number is not finite."""
+    """Guilty ones that the row does not own; empty where none is told."""
     layers: tuple[int, ...]
 
     @property
@@ -56,7 +56,9 @@ def one_step(capture: Capture, verdict: Verdict) -> StepCase:
         raise CannotReplayError("the verdict names no step and no sequence of the capture: there is nothing to shrink")
     handles = capture.involved if capture.environment.get("all_rows") else {int(record.handles[rows[0]])}
     window = build_window(capture, involved=handles, first=record.step, last=record.step)
-    slots = np.array([place.slot for place in verdict.slots], np.int32)
+    named = np.array([place.slot for place in verdict.slots], np.int32)
+    # A verdict on what was left out names slots of the row's own: they say nothing under fills.
+    slots = np.intersect1d(named, window.unowned(window.steps[0])).astype(np.int32)
     return StepCase(window, int(rows[0]), slots, verdict.layers)
 
 

@@ -22,6 +22,16 @@ TIMEOUT = 10.0
 MOST_ANSWER_BYTES = 1 << 20
 
 
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The token goes to the address that was given, and nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(NoRedirect, urllib.request.ProxyHandler({}))
+
+
 class ArmError(UserError):
     """A server that is not there, or that refuses."""
 
@@ -83,7 +93,7 @@ def ask(url: str, method: str, path: str = "", body: dict[str, Any] | None = Non
     address = f"{url.rstrip('/')}/checkengine/arm{path}"
     try:
         request = urllib.request.Request(address, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        with OPENER.open(request, timeout=TIMEOUT) as answer:
             told = json.loads(answer.read(MOST_ANSWER_BYTES))
     except urllib.error.HTTPError as error:
         raise ArmError(f"{url}: {message_of(error)}") from None
@@ -112,4 +122,6 @@ def lines_of(url: str, answer: dict[str, Any]) -> list[str]:
 
 def line_of(row: dict[str, Any]) -> str:
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(float(row["until"])))
-    return f"{row['id']}  {row['level']} where {row['when']}, until {until}, {row['captured']} of {row['most']} captured"
+    return (
+        f"{row['id']}  {row['level']} where {row['when']}, until {until}, {row['captured']} of {row['most']} captured"
+    )

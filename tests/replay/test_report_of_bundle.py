@@ -181,7 +181,7 @@ def test_the_policy_lets_only_the_reports_own_style_in(bundle: Path) -> None:
 
 
 def test_what_differs_from_the_record_on_this_machine_comes_first(bundle: Path, tmp_path: Path) -> None:
-    engine, capture = faulty_capture("r")
+    _, capture = faulty_capture("r")
     capture.environment = {"engine": "small", "threads": 1, "libraries": {"torch": "1.0", "numpy": "2"}}
     path = write_bundle(capture, tmp_path, content="none")
     html = report_of(path, "full", here={"threads": 2, "libraries": {"torch": "1.0"}})

@@ -32,6 +32,7 @@ BATCHES: tuple[Mapping[str, Any], ...] = (
     {"tokens_per_step": 40, "maximum_sequences": 6, "threads": 1},
     {"tokens_per_step": 12, "maximum_sequences": 2, "threads": 1},
     {"tokens_per_step": 24, "maximum_sequences": 4, "threads": 2},
+    {"tokens_per_step": 64, "maximum_sequences": 3, "threads": 1},
 )
 UPDATED = 24
 """Cases whose record was made by another order of summation than replays it."""

@@ -108,8 +108,8 @@ class OverReadValues(_PartOfASlot):
         return torch.cat((weights, weights[..., -1:]), -1) @ row.values
 
 
-class MaskedOverRead(_PartOfASlot):
-    """The slot past the end is read with weight zero: no finite content shows, NaN does."""
+class MaskedOverRead(_PastTheEnd):
+    """The value past the end is added with weight zero: no finite content shows, NaN does."""
 
     name: ClassVar[str] = "masked_over_read"
     models: ClassVar[str] = (
@@ -117,6 +117,9 @@ class MaskedOverRead(_PartOfASlot):
     )
     fault_class: ClassVar[FaultClass] = FaultClass.MASKED_READ
 
-    def compute(self, row: RowAttention) -> torch.Tensor:
-        weights = row.weights(row.scores()[..., : row.own], row.seen())
-        return weights @ row.values[:, : row.own] + 0.0 * row.values[:, row.own :]
+    def attended(self, layer: int, call: AttentionCall, rows: Rows, output: torch.Tensor) -> None:
+        if not of_layer(layer, self.layers):
+            return
+        for index in np.flatnonzero(self.hits(rows.lengths, rows.query_lengths)).tolist():
+            row = RowAttention(call, rows, index, int(rows.lengths[index]) + 1)
+            output[row.tokens] += 0.0 * row.values[:, row.own :].transpose(0, 1)

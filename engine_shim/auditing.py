@@ -72,7 +72,7 @@ class AuditSteps:
         self.schedule = schedule
         self._adapter = adapter
         self._recorder = recorder
-        self._auditor = auditor
+        self.auditor = auditor
         self._publish = publish
         self._convict = convict
         self._write = write
@@ -92,6 +92,11 @@ class AuditSteps:
         capture = take_capture(self._adapter, self._recorder, selection.handles, first_step=record.step)
         if not self._worker.put(Waiting(capture, selection, time.thread_time() - before)):
             self.dropped += 1
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is judged."""
+        return self._worker.idle
 
     def status(self) -> dict[str, Any]:
         """Plain JSON: the counters, and the newest convictions; from any thread."""
@@ -119,7 +124,7 @@ class AuditSteps:
     def _judge(self, waiting: Waiting) -> None:
         before = time.thread_time()
         try:
-            verdict = self._auditor.audit(waiting.capture)
+            verdict = self.auditor.audit(waiting.capture)
             self._count(verdict, waiting)
             self._tell(verdict, waiting.capture)
             self.judged += 1

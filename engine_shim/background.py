@@ -29,6 +29,11 @@ class BackgroundWorker(Generic[T]):
         """Ask before making what would be handed over for nothing."""
         return not self.open or self._queue.full()
 
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is worked on."""
+        return self._queue.unfinished_tasks == 0
+
     def put(self, thing: T) -> bool:
         """Never waits. False where it was not taken: too much waits, or the worker is closed."""
         if not self.open:
@@ -56,3 +61,5 @@ class BackgroundWorker(Generic[T]):
                 self._work(thing)
             except Exception:
                 logger.exception("the %s thread failed", self._name)
+            finally:
+                self._queue.task_done()

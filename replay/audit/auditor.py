@@ -5,6 +5,7 @@ A kernel that reads a stale slot can leave the text fluent; no guard on outputs 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,7 @@ from checkengine.replay.judge.judge import Judge
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.windows import build_window
 
-CONVICTIONS = frozenset({VerdictKind.CODE_DEFECT, VerdictKind.NAN_UNSAFE})
+logger = logging.getLogger("checkengine.audit")
 
 
 @dataclass(slots=True)
@@ -40,7 +41,15 @@ class Auditor:
         if not present:
             return Verdict(VerdictKind.INCONCLUSIVE, "no involved row took part in the audited step", step=step)
         screened = screen(self.executor, capture, present, self._random)
-        return cleared(screened, step) if screened.quiet else self._judge(capture, present, screened)
+        if screened.quiet:
+            return cleared(screened, step)
+        try:
+            return self._judge(capture, present, screened)
+        except Exception as error:
+            # What the screen saw is not lost with the judge.
+            logger.exception("the judge failed on an audited step")
+            sentence = f"the bits of the serving run do not come again, and the judge failed: {type(error).__name__}"
+            return Verdict(VerdictKind.INCONCLUSIVE, sentence, (screened.result(),), step=step)
 
     def _judge(self, capture: Capture, present: frozenset[int], screened: Screened) -> Verdict:
         """Each row by itself: all other memory counts as unowned. A mixture of experts needs all rows as they were;

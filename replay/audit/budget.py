@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 IDLE_SECONDS = 1.0
 """A pause between two steps counts as no more: a night without traffic is no credit for the morning."""
-SAVED_AUDITS = 2.0
+SAVED_AUDITS = 3.0
 """Audits that may be saved up for."""
-WEIGHT = 0.2
-"""Of the newest cost in the moving average."""
+WEIGHT, STEP_WEIGHT = 0.2, 0.01
+"""Of the newest cost, and of the newest step, in their moving averages."""
 
 
 class CpuBudget:
@@ -37,14 +37,14 @@ class CpuBudget:
         self._seconds_per_step = 0.01
         self._lock = threading.Lock()
 
-    def steps(self, count: int) -> None:
-        """`count` steps have run since the last call."""
+    def step(self) -> None:
+        """A step has run."""
         now = self._clock()
         with self._lock:
-            elapsed = min(max(now - self._last, 0.0), IDLE_SECONDS * count)
+            elapsed = min(max(now - self._last, 0.0), IDLE_SECONDS)
             self._last = now
             self.wall += elapsed
-            self._seconds_per_step += WEIGHT * (elapsed / count - self._seconds_per_step)
+            self._seconds_per_step += STEP_WEIGHT * (elapsed - self._seconds_per_step)
             self._balance = min(self._balance + self.share * elapsed, SAVED_AUDITS * self.cost)
 
     def charge(self, seconds: float) -> None:
@@ -75,7 +75,7 @@ class FixedPace:
             raise ValueError(f"every_steps must be at least 1, got {every_steps}")
         self.per_step = 1 / every_steps
 
-    def steps(self, count: int) -> None:
+    def step(self) -> None:
         """Time does not matter."""
 
     def charge(self, seconds: float) -> None:

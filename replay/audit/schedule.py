@@ -33,7 +33,7 @@ class Pace(Protocol):
     @property
     def may_spend(self) -> bool: ...
 
-    def steps(self, count: int) -> None: ...
+    def step(self) -> None: ...
 
     def charge(self, seconds: float) -> None: ...
 
@@ -73,6 +73,7 @@ class AuditSchedule:
 
     def choose(self, record: StepRecord) -> Selection | None:
         """Mostly None."""
+        self.pace.step()
         bits = self.strata.of(record)
         counts = self.strata.counts(bits)
         self.coverage.seen += counts
@@ -97,7 +98,6 @@ class AuditSchedule:
 
     def _plan(self) -> None:
         """From the rows a step as they were lately. A geometric gap has no memory: it may be drawn anew."""
-        self.pace.steps(self._steps)
         self._mean = FORGET * self._mean + self._window
         self._weight = FORGET * self._weight + self._steps
         self._window[:], self._steps = 0, 0

@@ -158,7 +158,7 @@ def test_the_budget_of_an_idle_night_is_not_saved_up() -> None:
     budget = CpuBudget(0.5, clock=lambda: now[0])
     budget.charge(10.0)
     now[0] = 100_000.0
-    budget.steps(1)
+    budget.step()
     assert not budget.may_spend
 
 

@@ -76,11 +76,13 @@ def of_bundle(path: Path) -> tuple[list[Written], str]:
 
 def in_process(model: str) -> tuple[Scorer, Encode]:
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
     from checkengine.engine_shim.models import model_directory
     from checkengine.replay.rescore.in_process import ModelScorer
 
     directory = model_directory(model)
+    disable_progress_bar()
     try:
         loaded = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True).eval()
     except (OSError, ValueError, KeyError) as error:

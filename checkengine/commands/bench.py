@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "replay": ("replay", "replay_figures"),
     "clean": ("clean", "clean_figures"),
     "faults": ("corpus_faults", "corpus_figures"),
+    "audit": ("audit", "audit_figures"),
     "detectors": ("detectors.run", "detector_figures"),
 }
 """Module in checkengine.benchmarks, and its function; the quick ones first."""

@@ -1,0 +1,78 @@
+"""The sampled audit at honest rates, and the re-score: what each finds, and what the audit costs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from checkengine.benchmarks.audit_cost import measure_cost
+from checkengine.benchmarks.audit_simulation import Fleet, convicted_within, hours_to, simulate
+from checkengine.benchmarks.audit_soak import soak
+from checkengine.benchmarks.audit_traffic import Load, Traffic
+from checkengine.benchmarks.figure import figure
+from checkengine.benchmarks.rescore import rescore_figures
+from checkengine.replay.audit import AuditSchedule, CpuBudget, Strata
+from checkengine.replay.settings import AuditSettings
+
+SOAK_SECONDS = 600.0
+
+
+def audit_figures(*, soak_seconds: float = SOAK_SECONDS) -> list[dict[str, Any]]:
+    """A quarter of an hour, most of it the soak. Outputs for the re-score are generated at the first run."""
+    return [*schedule_figures(), *fleet_figures(), *rescore_figures(), *soak_figures(soak_seconds)]
+
+
+def schedule_figures(rows: int = 256, steps: int = 1500) -> list[dict[str, Any]]:
+    """CPU time of the schedule on the step's thread, a step of 256 rows."""
+    schedule = AuditSchedule(Strata(16), CpuBudget(1e-6), seed=0)
+    spent = []
+    for record in list(Traffic(Load(rows=rows, block_size=16)).records(steps)):
+        before = time.thread_time()
+        schedule.choose(record)
+        spent.append(time.thread_time() - before)
+    return [figure("audit.schedule_per_step", 1e6 * float(np.median(spent)), "us", 60.0)]
+
+
+def fleet_figures(audits: int = 12, steps: int = 300_000) -> list[dict[str, Any]]:
+    """A fault in 1 of 10^5 steps, at lengths that are 1 modulo the block size, on 40 replicas for a day."""
+    default = AuditSettings()
+    cost = measure_cost(audits, rows_per_audit=default.rows)
+    fleet = Fleet(Load(), cost.seconds_per_step, cost.cpu_seconds, default.cpu_share, default.rows)
+    chances = simulate(fleet, steps)
+    # Armed in 1 of 10^5 steps, whether or not the step has a row that it strikes.
+    armed = chances.stratified * chances.steps_with_victims
+    uniform = convicted_within(fleet, chances.uniform)
+    return [
+        figure("audit.cost", cost.cpu_seconds, "CPU s an audit", 1.0, peer=("seconds a step", cost.seconds_per_step)),
+        figure("audit.clean_convictions", cost.convicted, "audits", 0, peer=("audits", cost.audits)),
+        figure(
+            "audit.convicted_within_a_day",
+            convicted_within(fleet, chances.stratified),
+            "probability",
+            0.95,
+            at_least=True,
+            peer=("uniform sampling", uniform),
+        ),
+        figure(
+            "audit.hours_to_conviction, median",
+            hours_to(fleet, chances.stratified, 0.5),
+            "h",
+            24.0,
+            peer=("uniform sampling", hours_to(fleet, chances.uniform, 0.5)),
+        ),
+        figure("audit.hours, fault armed in 1 of 10^5 steps", hours_to(fleet, armed, 0.5), "h", 24.0),
+    ]
+
+
+def soak_figures(most_seconds: float) -> list[dict[str, Any]]:
+    """On the embedded engine with a tiny model; half a core for the audit, since a minute has to do for a day."""
+    found = soak(most_seconds=most_seconds)
+    return [
+        figure(
+            "audit.soak_convicted", found.convicted, "fault of 10^-5", 1, at_least=True, peer=("steps", found.steps)
+        ),
+        figure("audit.soak_seconds", found.seconds, "s", most_seconds, peer=("steps struck", found.struck)),
+        figure("audit.soak_false_convictions", found.wrongly, "audits", 0, peer=("audits", found.audits)),
+    ]

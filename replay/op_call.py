@@ -21,6 +21,15 @@ Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """Another row of the same kernel call, on the same memory; fields as in OpCall."""
+
+    query: torch.Tensor
+    table: Ints
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class OpCall:
     """Inputs as the kernel met them, after the step wrote its own keys and values. All tensors are the call's own."""
 
@@ -46,6 +55,10 @@ class OpCall:
     """Shape (heads,)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What else the executor needs to run it again, as JSON (planted faults…)."""
+    beside: tuple[Beside, ...] = ()
+    """Rows that run in the same kernel call, in their order; mostly none: a right kernel treats rows apart."""
+    place: int = 0
+    """Of the call's own row among them all."""
 
     @property
     def block_size(self) -> int:

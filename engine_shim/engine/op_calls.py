@@ -18,7 +18,7 @@ from checkengine.engine_shim.engine.kv_memory import CompactMemory, LayerMemory
 from checkengine.engine_shim.engine.planted import Told
 from checkengine.engine_shim.faults import build_faults, describe_fault
 from checkengine.engine_shim.faults.fault import Fault
-from checkengine.replay.op_call import OpCall
+from checkengine.replay.op_call import Beside, OpCall
 
 Ints = NDArray[np.int32]
 FAULTS = "faults"
@@ -80,18 +80,32 @@ def attend(call: OpCall, kernel: str | None = None) -> torch.Tensor:
     rows = told.rows(faults, call.layer, partial(located, call))
     if rows is None:
         rows = Rows.of(located(call, told.tables), told.lengths, told.query_lengths, told.first_tokens)
-    return planted.attend(faults, KERNELS[name], call.layer, attention_call(call), rows, told)
+    output = planted.attend(faults, KERNELS[name], call.layer, attention_call(call), rows, told)
+    first, last = told.first_tokens[call.place : call.place + 2].tolist()
+    return output[first:last]
+
+
+def all_rows(call: OpCall) -> list[Beside]:
+    """The call's own row and those beside it, in the order of the batch."""
+    own = Beside(call.query, call.table, call.length)
+    return [*call.beside[: call.place], own, *call.beside[call.place :]]
 
 
 def told_of(call: OpCall) -> Told:
-    tables = np.append(call.table, -1).astype(np.int32)[None]
-    lengths, queries = np.array([call.length], np.int32), np.array([len(call.query)], np.int32)
-    return Told(tables, lengths, queries, np.array([0, len(call.query)], np.int32), call.block_size)
+    rows = all_rows(call)
+    tables = np.full((len(rows), max(len(row.table) for row in rows) + 1), -1, np.int32)
+    for index, row in enumerate(rows):
+        tables[index, : len(row.table)] = row.table
+    lengths = np.array([row.length for row in rows], np.int32)
+    queries = np.array([len(row.query) for row in rows], np.int32)
+    first_tokens = np.concatenate(([0], np.cumsum(queries))).astype(np.int32)
+    return Told(tables, lengths, queries, first_tokens, call.block_size)
 
 
 def attention_call(call: OpCall) -> AttentionCall:
     layered = LayerMemory(call.keys.unsqueeze(1).contiguous(), call.values.unsqueeze(1).contiguous(), 0)
-    return AttentionCall(call.query, layered, call.scaling, call.window, call.softcap, call.sinks)
+    query = torch.cat([row.query for row in all_rows(call)]) if call.beside else call.query
+    return AttentionCall(query, layered, call.scaling, call.window, call.softcap, call.sinks)
 
 
 def located(call: OpCall, tables: Ints) -> Ints:
@@ -104,4 +118,6 @@ def located(call: OpCall, tables: Ints) -> Ints:
 def widened(call: OpCall) -> OpCall:
     """In float64."""
     sinks: Any = None if call.sinks is None else call.sinks.double()
-    return replace(call, query=call.query.double(), keys=call.keys.double(), values=call.values.double(), sinks=sinks)
+    beside = tuple(replace(row, query=row.query.double()) for row in call.beside)
+    query, keys, values = call.query.double(), call.keys.double(), call.values.double()
+    return replace(call, query=query, keys=keys, values=values, sinks=sinks, beside=beside)

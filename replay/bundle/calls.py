@@ -21,10 +21,12 @@ from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.privacy import deployment_key
 from checkengine.replay.bundle.read import MALFORMED, BundleReader
 from checkengine.replay.bundle.write import seal, tensor_bytes, write_files, write_whole
-from checkengine.replay.minimise.values import Values, made
-from checkengine.replay.op_call import OpCall
+from checkengine.replay.minimise.values import Values, made_up, tensors_of, with_tensors
+from checkengine.replay.op_call import Beside, OpCall
 
 TENSORS = ("query", "keys", "values", "sinks")
+MOST_BESIDE = 4096
+"""Rows beside the call's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +125,9 @@ def call_json(stored: StoredCall) -> dict[str, Any]:
         "values": {"are": str(stored.values), "seed": stored.seed},
         "symptom": dict(stored.symptom),
         "slot": stored.slot,
+        "place": call.place,
+        "beside": [{"table": row.table.tolist(), "length": row.length} for row in call.beside],
     }
-
-
-def tensors_of(call: OpCall) -> dict[str, torch.Tensor]:
-    found = {"query": call.query, "keys": call.keys, "values": call.values, "sinks": call.sinks}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 def write_tensors(draft: Path, call: OpCall, identifier: str, recipients: Sequence[PublicKey]) -> Entry:
@@ -167,14 +166,14 @@ def read_call(reader: BundleReader) -> StoredCall:
     told = reader.json(layout.CALL)
     try:
         values = Values(told["values"]["are"])
-        shapes = {name: checked_shape(told["shapes"][name]) for name in TENSORS if name in told["shapes"]}
+        shapes = {name: checked_shape(told["shapes"][name]) for name in names_in(told)}
+        seed = int(told["values"]["seed"])
         if values is Values.RECORDED:
             tensors = reader.call_tensors()
         else:
-            tensors = made_tensors(shapes, told["dtypes"], values, int(told["values"]["seed"]))
-        stored = StoredCall(
-            assembled(told, tensors), told["symptom"], told["slot"], values, int(told["values"]["seed"])
-        )
+            made = made_up(shapes, values, seed)
+            tensors = {name: tensor.to(dtype_of(told["dtypes"][name])) for name, tensor in made.items()}
+        stored = StoredCall(assembled(told, tensors), told["symptom"], told["slot"], values, seed)
         check_call(stored)
     except MALFORMED as error:
         raise BundleError(
@@ -184,20 +183,20 @@ def read_call(reader: BundleReader) -> StoredCall:
     return stored
 
 
+def names_in(told: Mapping[str, Any]) -> list[str]:
+    """Of the tensors, in the order in which made-up ones are made; JSON has lost it."""
+    beside = told["beside"]
+    if not isinstance(beside, list) or len(beside) > MOST_BESIDE:
+        raise ValueError("rows beside the call's own that are no list, or too many")
+    return [name for name in TENSORS if name in told["shapes"]] + [f"beside.{i}" for i in range(len(beside))]
+
+
 def checked_shape(shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 1 << 31 for size in shape):
         raise ValueError(f"a shape of {str(shape)[:80]}")
     if math.prod(shape) > layout.MOST_CALL_ELEMENTS:
         raise ValueError(f"a tensor of {math.prod(shape)} elements")
     return tuple(shape)
-
-
-def made_tensors(
-    shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str], values: Values, seed: int
-) -> dict[str, torch.Tensor]:
-    tensors = made((shapes["query"], shapes["keys"], shapes["values"], shapes.get("sinks")), values, seed)
-    found = dict(zip(TENSORS, tensors, strict=True))
-    return {name: found[name].to(dtype_of(dtypes[name])) for name in shapes}
 
 
 def dtype_of(name: Any) -> torch.dtype:
@@ -209,22 +208,25 @@ def dtype_of(name: Any) -> torch.dtype:
 
 def assembled(told: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> OpCall:
     window, softcap = told["window"], told["softcap"]
-    return OpCall(
+    nothing = torch.empty(0)
+    call = OpCall(
         layer=int(told["layer"]),
         row=0,
         kernel=str(told["kernel"]),
-        query=tensors["query"],
-        keys=tensors["keys"],
-        values=tensors["values"],
+        query=nothing,
+        keys=nothing,
+        values=nothing,
         blocks=np.array(told["blocks"], np.int32),
         table=np.array(told["table"], np.int32),
         length=int(told["length"]),
         scaling=float(told["scaling"]),
         window=None if window is None else int(window),
         softcap=None if softcap is None else float(softcap),
-        sinks=tensors.get("sinks"),
         options=dict(told["options"]),
+        beside=tuple(Beside(nothing, np.array(row["table"], np.int32), int(row["length"])) for row in told["beside"]),
+        place=int(told["place"]),
     )
+    return with_tensors(call, tensors)
 
 
 def check_call(stored: StoredCall) -> None:
@@ -232,17 +234,26 @@ def check_call(stored: StoredCall) -> None:
     call = stored.call
     if call.query.ndim != 3 or call.keys.ndim != 4 or call.values.ndim != 4:
         raise ValueError("tensors of other ranks than a call has")
-    tokens, heads, key_dim = call.query.shape
-    blocks, size, groups, width = call.keys.shape
-    if call.values.shape[:3] != call.keys.shape[:3] or width != key_dim or not groups or heads % groups or not heads:
-        raise ValueError("heads and dimensions that do not fit together")
+    blocks, size, groups, key_dim = call.keys.shape
+    heads = call.query.shape[1]
+    if call.values.shape[:3] != call.keys.shape[:3] or not groups or not heads or heads % groups:
+        raise ValueError("keys, values and heads that do not fit together")
     if call.sinks is not None and tuple(call.sinks.shape) != (heads,):
         raise ValueError("sinks that do not fit the heads")
-    if not 1 <= size <= layout.MOST_BLOCK_SIZE or not 1 <= tokens <= call.length <= len(call.table) * size:
-        raise ValueError("a length that does not fit the query and the block table")
+    if not 1 <= size <= layout.MOST_BLOCK_SIZE or (call.window or 1) < 1:
+        raise ValueError("a block size or a window of nothing")
     if call.blocks.shape != (blocks,) or (call.blocks < 0).any() or (np.diff(call.blocks) <= 0).any():
-        raise ValueError("block numbers that are not sorted or negative")
-    if call.table.ndim != 1 or not np.isin(call.table, call.blocks).all() or (call.window or 1) < 1:
-        raise ValueError("a block table that leaves the memory, or a window of nothing")
-    if stored.slot is not None and type(stored.slot) is not int:
-        raise ValueError("a slot that is no number")
+        raise ValueError("block numbers that are negative or not sorted")
+    for row in (Beside(call.query, call.table, call.length), *call.beside):
+        check_row(row, call, (heads, key_dim))
+    if not 0 <= call.place <= len(call.beside) or (stored.slot is not None and type(stored.slot) is not int):
+        raise ValueError("a row or a slot that is not there")
+
+
+def check_row(row: Beside, call: OpCall, shape: tuple[int, int]) -> None:
+    if row.query.ndim != 3 or tuple(row.query.shape[1:]) != shape or row.query.dtype != call.query.dtype:
+        raise ValueError("a query that does not fit the keys")
+    if row.table.ndim != 1 or not np.isin(row.table, call.blocks).all():
+        raise ValueError("a block table that leaves the memory")
+    if not 1 <= len(row.query) <= row.length <= len(row.table) * call.block_size:
+        raise ValueError("a length that does not fit the query and the block table")

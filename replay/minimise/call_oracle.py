@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from checkengine.replay.executor import ReplayError
 from checkengine.replay.judge.bound import bounded
+from checkengine.replay.judge.fault_class import FaultClass
 from checkengine.replay.judge.fills import FINITE_FILLS, NAN_FILL
 from checkengine.replay.localise import find_all
 from checkengine.replay.minimise.budget import Budget
 from checkengine.replay.minimise.op_tests import arithmetic_class, wrong_reads
 from checkengine.replay.minimise.symptom import Place, Relation, Shown, Symptom
-from checkengine.replay.minimise.values import Values, with_values
+from checkengine.replay.minimise.values import Values, tensors_of, with_values
 from checkengine.replay.op_call import OpCall, OpExecutor
 from checkengine.replay.record import Ints
 
@@ -139,7 +140,10 @@ class CallOracle:
         found = self._run(call)
         limits = bounded(call)
         beyond = (limits.ratio(found) > 1).any(-1).numpy()
-        if not beyond.any() or arithmetic_class(call, found) is not self.symptom.fault_class:
+        if not beyond.any():
+            return None
+        scaled = self.symptom.fault_class is FaultClass.SCALE
+        if scaled and arithmetic_class(call, found) is not FaultClass.SCALE:
             return None
         if different(found, self._run(call)).any():
             return None
@@ -175,7 +179,8 @@ def digest(case: Case) -> str:
     call = case.call
     parts = (call.layer, call.kernel, call.length, call.scaling, call.window, call.softcap, dict(call.options))
     sha = hashlib.sha256(repr((*parts, call.table.tolist(), call.blocks.tolist(), case.slot)).encode())
-    for tensor in (call.query, call.keys, call.values, *(() if call.sinks is None else (call.sinks,))):
+    sha.update(repr((call.place, [(row.length, row.table.tolist()) for row in call.beside])).encode())
+    for tensor in tensors_of(call).values():
         sha.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
         sha.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
     return sha.hexdigest()

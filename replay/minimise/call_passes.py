@@ -56,8 +56,10 @@ def fewest(case: Case, accept: Accept, items: Sequence[int], likely: Sequence[in
 
 def with_heads(call: OpCall, heads: Sequence[int], groups: Sequence[int]) -> OpCall:
     sinks = None if call.sinks is None else call.sinks[list(heads)].clone()
+    beside = tuple(replace(row, query=row.query[:, list(heads)].clone()) for row in call.beside)
     return replace(
         call,
+        beside=beside,
         query=call.query[:, list(heads)].clone(),
         keys=call.keys[:, :, list(groups)].clone(),
         values=call.values[:, :, list(groups)].clone(),
@@ -156,7 +158,7 @@ def with_length(call: OpCall, length: int) -> OpCall:
 def smaller_pool(case: Case, accept: Accept) -> Case:
     """Only the call's own blocks and the guilty one; what nobody needs holds zeros."""
     call = case.call
-    own = [*call.table.tolist(), *([] if case.slot is None else [case.slot // call.block_size])]
+    own = [*tables_of(call), *([] if case.slot is None else [case.slot // call.block_size])]
     near = [block + shift for block in own for shift in (-1, 0, 1)]
     for blocks in (own, near):
         kept = np.intersect1d(call.blocks, np.array(blocks)).astype(np.int32)
@@ -166,15 +168,20 @@ def smaller_pool(case: Case, accept: Accept) -> Case:
 
     def shows(blocks: list[int]) -> bool:
         nonlocal best
-        kept = np.array(sorted({*call.table.tolist(), *blocks}), np.int32)
+        kept = np.array(sorted({*tables_of(call), *blocks}), np.int32)
         found = accept(case.but(with_blocks(call, kept)))
         best = found or best
         return found is not None
 
-    spare = np.setdiff1d(call.blocks, call.table).tolist()
+    spare = np.setdiff1d(call.blocks, tables_of(call)).tolist()
     if spare and case.slot is None:
         keep_least(spare, [1] * len(spare), shows)
     return best
+
+
+def tables_of(call: OpCall) -> list[int]:
+    """All blocks that a row of the call has."""
+    return [block for table in (call.table, *(row.table for row in call.beside)) for block in table.tolist()]
 
 
 def with_blocks(call: OpCall, blocks: Ints) -> OpCall:
@@ -192,14 +199,23 @@ def renumbered(case: Case, accept: Accept) -> Case:
         numbers = np.cumsum(np.minimum(steps, widest)).astype(np.int32)
         if np.array_equal(numbers, call.blocks):
             return case
-        table = numbers[np.searchsorted(call.blocks, call.table)].astype(np.int32)
         slot = case.slot
         if slot is not None:
             row = int(np.searchsorted(call.blocks, slot // call.block_size))
             slot = int(numbers[row]) * call.block_size + slot % call.block_size
-        if found := accept(case.but(replace(call, blocks=numbers, table=table), slot)):
+        if found := accept(case.but(with_numbers(call, numbers), slot)):
             return found
     return case
+
+
+def with_numbers(call: OpCall, numbers: Ints) -> OpCall:
+    """Block numbers in place of the call's own, in their order."""
+
+    def told(table: Ints) -> Ints:
+        return numbers[np.searchsorted(call.blocks, table)].astype(np.int32)
+
+    beside = tuple(replace(row, table=told(row.table)) for row in call.beside)
+    return replace(call, blocks=numbers, table=told(call.table), beside=beside)
 
 
 def fewer_options(case: Case, accept: Accept) -> Case:

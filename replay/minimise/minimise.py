@@ -14,6 +14,7 @@ from checkengine.replay.capture import Capture
 from checkengine.replay.executor import CannotReplayError, Executor
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.minimise import call_passes as passes
+from checkengine.replay.minimise.beside_passes import fewer_beside, joined, smaller_beside
 from checkengine.replay.minimise.budget import Budget, OutOfBudget
 from checkengine.replay.minimise.call_oracle import Accept, CallOracle, Case
 from checkengine.replay.minimise.op_tests import arithmetic_class, wrong_reads
@@ -30,6 +31,8 @@ BUDGET = 200
 Pass = Callable[[Case, Accept], Case]
 
 STRUCTURE: tuple[tuple[str, Pass], ...] = (
+    ("rows beside", fewer_beside),
+    ("size of rows beside", smaller_beside),
     ("pool", passes.smaller_pool),
     ("KV heads", passes.fewer_groups),
     ("query heads", passes.fewer_heads),
@@ -41,6 +44,7 @@ STRUCTURE: tuple[tuple[str, Pass], ...] = (
     ("options", passes.fewer_options),
 )
 AGAIN: tuple[tuple[str, Pass], ...] = (
+    ("rows beside", fewer_beside),
     ("KV heads", passes.fewer_groups),
     ("query heads", passes.fewer_heads),
     ("query tokens", passes.fewer_queries),
@@ -83,7 +87,7 @@ class Minimised:
 
     @property
     def sequences(self) -> int:
-        return self.step.rows if self.call is None else 1
+        return self.step.rows if self.call is None else 1 + len(self.call.beside)
 
     def size(self) -> dict[str, Any]:
         """As JSON."""
@@ -92,8 +96,8 @@ class Minimised:
             return {"rows": self.step.rows, "tokens": self.step.tokens, "layers": layers}
         call = self.call
         return {
-            "rows": 1,
-            "tokens": call.length,
+            "rows": 1 + len(call.beside),
+            "tokens": call.length + sum(row.length for row in call.beside),
             "query_tokens": len(call.query),
             "layers": 1,
             "heads": call.query.shape[1],
@@ -179,13 +183,18 @@ class _Search:
         return None
 
     def _taken_out(self, step: StepCase, executor: OpExecutor) -> list[OpCall]:
-        """The row's attention calls in the layers at fault."""
+        """The row's attention calls in the layers at fault, alone first, then with the step's other rows beside it."""
         playback = Playback(self.executor, step.window)
         playback.prepare(step.step)
         self.budget.take()
         layers = step.layers or None
-        calls = executor.calls(step.step.replay, playback.memory, rows=[step.row], layers=layers)
-        return [call for call, _ in calls]
+        rows = list(range(step.rows))
+        calls = [call for call, _ in executor.calls(step.step.replay, playback.memory, rows=rows, layers=layers)]
+        alone = [call for call in calls if call.row == step.row]
+        if step.rows == 1:
+            return alone
+        by_layer = [[call for call in calls if call.layer == one.layer] for one in alone]
+        return alone + [joined(of_layer, step.row) for of_layer in by_layer]
 
     def _starts(
         self, call: OpCall, step: StepCase, shown: Shown, executor: OpExecutor
@@ -266,7 +275,8 @@ def guilty_of(call: OpCall, slots: NDArray[np.int32], kind: VerdictKind, shown: 
 
 
 def describe(call: OpCall) -> str:
+    beside = f", {len(call.beside)} rows beside" if call.beside else ""
     return (
         f"{call.length} tokens, {len(call.query)} queried, {call.query.shape[1]} heads on {call.keys.shape[2]}, "
-        f"{len(call.blocks)} blocks"
+        f"{len(call.blocks)} blocks{beside}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -26,39 +26,45 @@ class Values(StrEnum):
 SYNTHETIC = (Values.ONES, Values.ONE_HOT, Values.NOISE)
 """Plainest first."""
 
-Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
-"""Of query, keys, values and sinks."""
-
 
 def with_values(call: OpCall, values: Values, seed: int = 0) -> OpCall:
     """The call with every tensor made anew; as it is for RECORDED. The same bits on every machine."""
     if values is Values.RECORDED:
         return call
-    shapes: Shapes = (
-        tuple(call.query.shape),
-        tuple(call.keys.shape),
-        tuple(call.values.shape),
-        None if call.sinks is None else tuple(call.sinks.shape),
-    )
-    query, keys, held, sinks = made(shapes, values, seed)
-    return replace(
-        call,
-        query=query.to(call.query.dtype),
-        keys=keys.to(call.keys.dtype),
-        values=held.to(call.values.dtype),
-        sinks=None if call.sinks is None or sinks is None else sinks.to(call.sinks.dtype),
-    )
+    tensors = tensors_of(call)
+    made = made_up({name: tuple(tensor.shape) for name, tensor in tensors.items()}, values, seed)
+    return with_tensors(call, {name: tensor.to(tensors[name].dtype) for name, tensor in made.items()})
 
 
-def made(shapes: Shapes, values: Values, seed: int) -> tuple[torch.Tensor, ...]:
-    query, keys, held, sinks = shapes
+def tensors_of(call: OpCall) -> dict[str, torch.Tensor]:
+    """All of a call's tensors by name, in a fixed order."""
+    found = {"query": call.query, "keys": call.keys, "values": call.values}
+    if call.sinks is not None:
+        found["sinks"] = call.sinks
+    return found | {f"beside.{index}": row.query for index, row in enumerate(call.beside)}
+
+
+def with_tensors(call: OpCall, tensors: Mapping[str, torch.Tensor]) -> OpCall:
+    """The call with these in place of its own; names as in `tensors_of`."""
+    beside = tuple(replace(row, query=tensors[f"beside.{index}"]) for index, row in enumerate(call.beside))
+    query, keys, values = tensors["query"], tensors["keys"], tensors["values"]
+    return replace(call, query=query, keys=keys, values=values, sinks=tensors.get("sinks"), beside=beside)
+
+
+def made_up(shapes: Mapping[str, tuple[int, ...]], values: Values, seed: int) -> dict[str, torch.Tensor]:
+    """Float32 tensors, in the order of the shapes."""
+    stream = np.random.PCG64(seed)
+    return {name: _made(name, shape, values, stream) for name, shape in shapes.items()}
+
+
+def _made(name: str, shape: tuple[int, ...], values: Values, stream: np.random.PCG64) -> torch.Tensor:
     if values is Values.NOISE:
-        stream = np.random.PCG64(seed)
-        return tuple(_noisy(stream, shape) for shape in (query, keys, held, sinks or (0,)))
-    none = torch.zeros(sinks or (0,))
+        return _noisy(stream, shape)
+    if name == "sinks":
+        return torch.zeros(shape)
     if values is Values.ONES:
-        return torch.ones(query), torch.ones(keys), torch.ones(held), none
-    return _first_axis(query), _first_axis(keys), _axes(held), none
+        return torch.ones(shape)
+    return _axes(shape) if name == "values" else _first_axis(shape)
 
 
 def _noisy(stream: np.random.PCG64, shape: Sequence[int]) -> torch.Tensor:

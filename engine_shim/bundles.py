@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from checkengine.guards.bus import EventBus
 from checkengine.guards.events import BundleWritten
 from checkengine.guards.incident import IncidentBook
 from checkengine.replay.bundle import BundleError, BundleStore, PublicKey, collect, write_bundle
+from checkengine.replay.bundle.write import remove_leftovers
 from checkengine.replay.capture import Capture
 from checkengine.replay.settings import CaptureSettings
 
@@ -57,6 +59,7 @@ class BundleWriter:
     def write(self, capture: Capture) -> bool:
         """False where there is no bundle: counted, and told in one log line a while."""
         chosen = self._settings
+        self.sweep()
         try:
             path = write_bundle(
                 capture,
@@ -75,6 +78,13 @@ class BundleWriter:
         self.counts.add_written(capture.level)
         self._tell(capture, path)
         return True
+
+    def sweep(self) -> None:
+        """Drafts of writers that died are no bundles: they go, and count."""
+        with contextlib.suppress(OSError):
+            if torn := remove_leftovers(self._settings.directory):
+                self.counts.add("torn", torn)
+                logger.warning("%d bundles were torn when their writer died, and are removed", torn)
 
     def _pause(self, capture: Capture, error: Exception) -> None:
         """The disk is full, read-only or gone; it may come back."""

@@ -70,7 +70,7 @@ class BundleReader:
                 read_verified(self.path, path, entry)
 
     def window(self, *, content: bool = True) -> RecordedWindow:
-        """The records; without `content`, or where it cannot be read here: token ids 0, keyed fingerprints and names."""
+        """The records; without `content`, or where it cannot be read here: token ids 0, keyed prints and names."""
         ring = self._arrays(layout.RING, self._read(layout.RING))
         opened = content and self.opens()
         tokens = self._arrays(layout.TOKENS, self._read_content(layout.TOKENS)) if opened else blank_tokens(ring)

@@ -27,7 +27,7 @@ from checkengine.replay.bundle import (
 from checkengine.replay.bundle import write as write_module
 from checkengine.replay.bundle.layout import CONTENT_FILES
 from checkengine.replay.bundle.privacy import deployment_key
-from checkengine.replay.bundle.write import remove_leftovers
+from checkengine.replay.bundle.write import held, remove_leftovers
 from checkengine.replay.capture import Capture
 from checkengine.replay.involve import redact_uninvolved
 from checkengine.replay.memory import MemoryImage
@@ -330,8 +330,19 @@ def test_leftovers_of_dead_writers_are_removed_and_young_ones_left(tmp_path: Pat
         folder.mkdir()
     os.utime(old, (1, 1))
     os.utime(other, (1, 1))
-    remove_leftovers(tmp_path)
+    assert remove_leftovers(tmp_path) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == [".writing-b-2", "keep"]
+
+
+def test_the_draft_of_a_living_writer_is_left_however_old_it_is(tmp_path: Path) -> None:
+    draft = tmp_path / ".writing-a-1"
+    draft.mkdir()
+    os.utime(draft, (1, 1))
+    with held(draft):
+        assert remove_leftovers(tmp_path) == 0
+        assert draft.exists()
+    assert remove_leftovers(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unicode_and_hostile_names_make_safe_paths(tmp_path: Path) -> None:

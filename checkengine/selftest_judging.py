@@ -26,6 +26,7 @@ from checkengine.replay.record import StepRecord
 from checkengine.replay.windows import build_window
 from checkengine.selftest_cases import BY_GUARDS, Case, greedy_request
 from checkengine.selftest_serving import Seen, every_row, run
+from checkengine.selftest_truth import class_of, is_exact
 
 MOST_JUDGED = 3
 """Rows that the fault struck, judged until one is convicted."""
@@ -41,11 +42,6 @@ OF_KIND = {
     VerdictKind.TRANSIENT: FaultClass.STALE_KV,
 }
 """Verdicts that are a class by themselves."""
-ALSO: dict[FaultClass, tuple[str, ...]] = {
-    FaultClass.WRONG_PAGE: (FaultClass.FOREIGN_PAGE,),
-    FaultClass.FOREIGN_PAGE: (FaultClass.WRONG_PAGE,),
-}
-"""Whose page stands in for the right one is the traffic's affair, not the fault's."""
 
 
 class Outcome(StrEnum):
@@ -84,7 +80,7 @@ def judge_case(case: Case, model: Any, tokenizer: Any) -> Judged:
         return _by_guards(case, seen, bool(acted))
     if not acted:
         return Judged(case, Outcome.INERT)
-    return _called(case, audits(seen, acted), seen)
+    return _called(case, acted, seen)
 
 
 def acting(case: Case, seen: Seen) -> Iterator[tuple[Capture, int]]:
@@ -124,13 +120,20 @@ def audits(seen: Seen, rows: list[tuple[Capture, int]]) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for capture, handle in rows:
         window = build_window(capture, involved=rows_of(capture, handle), first=capture.window.last_step)
-        verdicts.append(judge.judge(window))
+        verdicts.append(judge.judge(window, finding_on(capture, handle)))
         if verdicts[-1].kind in CONVICTIONS:
             break
     return verdicts
 
 
-def _called(case: Case, verdicts: list[Verdict], seen: Seen) -> Judged:
+def finding_on(capture: Capture, handle: int) -> Finding:
+    """As if a guard had raised one: the judge then makes every test that it has."""
+    name = capture.window.starts[handle].name
+    return Finding(PLANTED, name, Severity.WARNING, capture.window.last_step, 0, "selftest")
+
+
+def _called(case: Case, rows: list[tuple[Capture, int]], seen: Seen) -> Judged:
+    verdicts = audits(seen, rows)
     findings = kinds(seen)
     verdict = next((each for each in verdicts if each.kind in CONVICTIONS), None)
     if verdict is None:
@@ -138,8 +141,9 @@ def _called(case: Case, verdicts: list[Verdict], seen: Seen) -> Judged:
         outcome = Outcome.ABSTAINED if unsure else Outcome.MISSED
         return Judged(case, outcome, "", verdicts[-1] if verdicts else None, findings=findings)
     called = str(verdict.fault_class or OF_KIND.get(verdict.kind, ""))
-    right = called in (case.fault_class, *ALSO.get(case.fault_class, ()))
-    place = verdict.layer == case.layer if case.layer is not None else None
+    struck = rows[verdicts.index(verdict)]
+    right = called == class_of(case, *struck)
+    place = is_exact(case, verdict, *struck)
     return Judged(case, Outcome.NAMED if right else Outcome.MISNAMED, called, verdict, place, findings)
 
 
@@ -163,14 +167,13 @@ def _struck(case: Case, model: Any, tokenizer: Any) -> Judged:
     if not seen.captures or watched.struck is None:
         return Judged(case, Outcome.INERT)
     capture = seen.captures[0]
-    name = capture.window.starts[watched.struck[1]].name
-    finding = Finding(PLANTED, name, Severity.WARNING, capture.window.last_step, 0, "selftest")
+    finding = finding_on(capture, watched.struck[1])
     executor = EmbeddedExecutor.over(seen.engine.model, seen.engine.environment())
     verdict = investigate(replace(capture, findings=(finding,)), executor, None).verdict
     assert verdict is not None
-    if verdict.kind in (VerdictKind.STALE_KV, VerdictKind.TRANSIENT):
-        return Judged(case, Outcome.NAMED, str(verdict.kind), verdict, findings=kinds(seen))
-    return _called(case, [verdict], seen)
+    named = verdict.kind in (VerdictKind.STALE_KV, VerdictKind.TRANSIENT)
+    wrong = Outcome.ABSTAINED if verdict.kind is VerdictKind.INCONCLUSIVE else Outcome.MISNAMED
+    return Judged(case, Outcome.NAMED if named else wrong, str(verdict.kind), verdict, findings=kinds(seen))
 
 
 class Watched(Fault):

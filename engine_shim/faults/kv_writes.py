@@ -77,7 +77,7 @@ class KeyScaleAtWrite(Fault):
 
     name: ClassVar[str] = "key_scale_at_write"
     models: ClassVar[str] = "KV scales that are not restored, or not the page's: vllm-project/vllm#25800"
-    fault_class: ClassVar[FaultClass] = FaultClass.WRITE
+    fault_class: ClassVar[FaultClass] = FaultClass.SCALE
 
     def __init__(self, factor: float = 0.75, block_size: int = 32, layers: tuple[int, ...] = ()) -> None:
         self.factor, self.block_size, self.layers = factor, block_size, tuple(layers)

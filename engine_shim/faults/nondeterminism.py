@@ -29,8 +29,7 @@ class _Unsteady(Fault):
 
 
 class SplitKRace(_Unsteady):
-    """Two halves of a row's slots are combined without a barrier: the order of their sums is the threads' affair, and
-    now and then one half is read before it is written."""
+    """Two halves of a row's slots are combined without a barrier: one is read while it is being written."""
 
     name: ClassVar[str] = "split_k_race"
     models: ClassVar[str] = (
@@ -44,12 +43,10 @@ class SplitKRace(_Unsteady):
             rewrite(call, rows, output, hit, self._compute)
 
     def _compute(self, row: RowAttention) -> torch.Tensor:
-        random = self.draw()
         weights, middle = row.weights(row.scores(), row.seen()), row.own // 2
         halves = [weights[..., part] @ row.values[:, part] for part in (slice(0, middle), slice(middle, None))]
-        if random.random() < 0.5:
-            halves[1] *= 0.5  # half of its lanes were there
-        return halves[0] + halves[1]
+        # As much of the second half as had been written when it was read.
+        return halves[0] + halves[1] * self.draw().random()
 
 
 class UninitialisedAccumulator(_Unsteady):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from checkengine.engine_shim.engine.kernel import AttentionCall, Rows
 
 
-class _PastTheEnd(Fault):
+class PastTheEnd(Fault):
     """Makes the next page known to the kernel; what is read of it is the fault's own business."""
 
     fault_class: ClassVar[FaultClass] = FaultClass.OVER_READ
@@ -44,7 +44,7 @@ class _PastTheEnd(Fault):
         return lengths
 
 
-class OverRead(_PastTheEnd):
+class OverRead(PastTheEnd):
     """Tells the decode kernel that a row is one token longer than it is."""
 
     name: ClassVar[str] = "over_read"
@@ -68,7 +68,7 @@ class OverReadPrefill(OverRead):
         return (query_lengths > 1) & (lengths >= self.minimum_length)
 
 
-class _PartOfASlot(_PastTheEnd):
+class _PartOfASlot(PastTheEnd):
     """The kernel proper stays in bounds; a decode row that is hit is computed again, one slot too many in reach."""
 
     def attended(self, layer: int, call: AttentionCall, rows: Rows, output: torch.Tensor) -> None:
@@ -108,7 +108,7 @@ class OverReadValues(_PartOfASlot):
         return torch.cat((weights, weights[..., -1:]), -1) @ row.values
 
 
-class MaskedOverRead(_PastTheEnd):
+class MaskedOverRead(PastTheEnd):
     """The value past the end is added with weight zero: no finite content shows, NaN does."""
 
     name: ClassVar[str] = "masked_over_read"

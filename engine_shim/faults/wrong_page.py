@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar
 
 import numpy as np
@@ -21,8 +22,8 @@ class _Redirected(Fault):
         """Shape (rows,): which page of each row is read elsewhere; negative for none."""
         raise NotImplementedError
 
-    def target(self, block: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The blocks read in place of these."""
+    def target(self, block: int, own: Ints) -> int:
+        """The block read in place of `block`; `own` are the row's."""
         raise NotImplementedError
 
     def reads(self, layer: int, tables: Ints, lengths: Ints, query_lengths: Ints) -> tuple[Ints, Ints]:
@@ -30,11 +31,12 @@ class _Redirected(Fault):
         rows = np.flatnonzero(page >= 0)
         if not of_layer(layer, self.layers) or not len(rows):
             return tables, lengths
-        return with_page(tables, rows, page[rows], self.target(tables[rows, page[rows]])), lengths
+        blocks = [self.target(int(tables[row, page[row]]), tables[row]) for row in rows]
+        return with_page(tables, rows, page[rows], np.array(blocks, np.int32)), lengths
 
 
 class StaleTable(_Redirected):
-    """A row's second page is read from where the pool would have put it: one block further up in memory."""
+    """A row's second page is read from the next block up in memory that is not the row's."""
 
     name: ClassVar[str] = "stale_table"
     models: ClassVar[str] = (
@@ -48,12 +50,13 @@ class StaleTable(_Redirected):
     def page(self, lengths: Ints, query_lengths: Ints) -> NDArray[np.int64]:
         return np.where((query_lengths == 1) & (lengths > 2 * self.block_size), 1, -1)
 
-    def target(self, block: NDArray[np.int32]) -> NDArray[np.int32]:
-        return block + 1
+    def target(self, block: int, own: Ints) -> int:
+        return next(other for other in itertools.count(block + 1) if other not in own)
 
 
 class NeighboursPage(_Redirected):
-    """A row's first page is read from the block before it in memory, which mostly is another sequence's."""
+    """A row's first page is read from the next block down in memory that is not the row's: mostly another
+    sequence's."""
 
     name: ClassVar[str] = "neighbours_page"
     models: ClassVar[str] = (
@@ -68,8 +71,9 @@ class NeighboursPage(_Redirected):
     def page(self, lengths: Ints, query_lengths: Ints) -> NDArray[np.int64]:
         return np.where((query_lengths == 1) & (lengths >= max(self.minimum_length, self.block_size)), 0, -1)
 
-    def target(self, block: NDArray[np.int32]) -> NDArray[np.int32]:
-        return np.where(block > 0, block - 1, block + 1).astype(np.int32)
+    def target(self, block: int, own: Ints) -> int:
+        below = (other for other in range(block - 1, -1, -1) if other not in own)
+        return next(below, int(own.max()) + 1)
 
 
 class PaddingEntry(_Redirected):
@@ -85,8 +89,8 @@ class PaddingEntry(_Redirected):
         fresh = (query_lengths == 1) & (lengths % self.block_size == 1) & (lengths > self.block_size)
         return np.where(fresh, lengths // self.block_size, -1)
 
-    def target(self, block: NDArray[np.int32]) -> NDArray[np.int32]:
-        return np.zeros_like(block)
+    def target(self, block: int, own: Ints) -> int:
+        return 0
 
 
 class RepeatedPage(_Redirected):

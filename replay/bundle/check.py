@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 import numpy as np
+import torch
 
 from checkengine.replay.bundle import plain
 from checkengine.replay.bundle.layout import MOST_BLOCK_SIZE, MOST_HEADER_BYTES, MOST_JSON_BYTES, BundleError
@@ -33,6 +35,14 @@ def check_image(image: MemoryImage) -> None:
         layers = image.layers[name.rpartition(".")[0]]
         if tensor.ndim != 5 or tensor.shape[:3] != (len(image.blocks), len(layers), image.block_size):
             raise ValueError(f"{name} has the shape {tuple(tensor.shape)}")
+
+
+def check_undo(held: Mapping[str, torch.Tensor], count: int, image: MemoryImage) -> None:
+    """ValueError where an entry's bytes are not those of `count` slots of the image."""
+    for name, tensor in held.items():
+        _, layers, _, heads, dimension = image.tensors[name].shape
+        if tensor.shape != (count, layers, heads, dimension) or tensor.dtype != image.tensors[name].dtype:
+            raise ValueError(f"undo bytes of {name} that do not fit its slots")
 
 
 def check_blocks(window: RecordedWindow) -> None:

@@ -82,7 +82,9 @@ class Cutter:
         self.tokens = tokens
 
     def cut(self, values: NDArray[Any], lengths: NDArray[Any], width: int = 1) -> list[NDArray[Any]]:
-        if values.ndim != 1 or lengths.ndim != 1 or (lengths < 0).any() or int(lengths.sum()) * width != len(values):
+        if values.ndim != 1 or lengths.ndim != 1 or ((lengths < 0) | (lengths > len(values))).any():
+            raise ValueError("a column is not as long as its counts say")
+        if int(lengths.sum()) * width != len(values):
             raise ValueError("a column is not as long as its counts say")
         ends = np.cumsum(lengths) * width
         return [values[end - length * width : end] for end, length in zip(ends, lengths, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
@@ -17,7 +17,7 @@ from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.step import SequenceStart
 from checkengine.replay.bundle import layout, plain
 from checkengine.replay.bundle.access import AccessLog
-from checkengine.replay.bundle.check import check_blocks, check_header, check_image, check_window
+from checkengine.replay.bundle.check import check_blocks, check_header, check_image, check_undo, check_window
 from checkengine.replay.bundle.columns import Cutter
 from checkengine.replay.bundle.encryption import DataKey, unwrap
 from checkengine.replay.bundle.expiry import refuse_expired
@@ -73,7 +73,10 @@ class BundleReader:
         """The records; without `content`, or where it cannot be read here: token ids 0, keyed prints and names."""
         ring = self._arrays(layout.RING, self._read(layout.RING))
         opened = content and self.opens()
-        tokens = self._arrays(layout.TOKENS, self._read_content(layout.TOKENS)) if opened else blank_tokens(ring)
+        if opened:
+            tokens = self._arrays(layout.TOKENS, self._read_content(layout.TOKENS))
+        else:
+            tokens = self._guard(lambda: blank_tokens(ring), layout.RING)
         cutter = Cutter(ring, tokens)
         return self._guard(lambda: self._assemble(cutter, opened), layout.RING)
 
@@ -104,7 +107,7 @@ class BundleReader:
         cutter = Cutter(ring, self._arrays(layout.TOKENS, self._read_content(layout.TOKENS)))
         image = self._guard(self._image, layout.KV)
         self._guard(lambda: check_window(window, image.block_size), layout.RING)
-        names = self._sequences()["findings"]
+        names = self.finding_names()
         return self._guard(
             lambda: Capture(
                 window=window,
@@ -241,7 +244,10 @@ class BundleReader:
     def _assemble(self, cutter: Cutter, opened: bool) -> RecordedWindow:
         step = self.json(layout.STEP)
         told = self._sequences()["sequences"] if opened else step["sequences"]
-        prompts = {handle: tuple(prompt.tolist()) for handle, prompt in cutter.prompts().items()}
+        prompts = {
+            handle: tuple(prompt.tolist()) if opened else cast(tuple[int, ...], Blank(len(prompt)))
+            for handle, prompt in cutter.prompts().items()
+        }
         sampling = self.json(layout.SAMPLING)
         starts = {
             handle: start_of(handle, prompt, told[str(handle)], sampling[str(handle)])
@@ -271,8 +277,7 @@ class BundleReader:
         for step, count in zip(tensors["steps"].tolist(), counts, strict=True):
             begin, end = end, end + count
             held = {name: tensors[f"undo.{name}"][begin:end] for name in image.tensors}
-            if any(len(tensor) != count for tensor in held.values()):
-                raise ValueError("the undo bytes do not fit its slots")
+            check_undo(held, count, image)
             entries.append(UndoEntry(step, slots[begin:end], held))
         return entries
 
@@ -296,7 +301,8 @@ def level_of(manifest: dict[str, Any]) -> Level:
 
 def blank_tokens(ring: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     def blank(name: str) -> NDArray[np.int32]:
-        return np.zeros(int(ring[name].sum()), np.int32)
+        # However many tokens the counts tell of, they take no memory.
+        return np.broadcast_to(np.int32(0), (int(ring[name].sum()),))
 
     return {
         "token_ids": blank("token_ids_counts"),
@@ -305,6 +311,20 @@ def blank_tokens(ring: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         "prompts": blank("prompt_counts"),
         "histories": blank("histories_counts"),
     }
+
+
+class Blank(Sequence[int]):
+    """As many zeros as there were tokens."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(self._length)[index]
+        return Blank(len(places)) if isinstance(places, range) else 0
 
 
 def start_of(handle: int, prompt: tuple[int, ...], told: dict[str, Any], sampling: dict[str, Any]) -> SequenceStart:

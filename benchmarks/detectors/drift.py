@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ def _delays(options: DetectorOptions, peers: list[str]) -> Figures:
     normal = drift_series.independent()["normal"]
     made: Figures = []
     for shift, baseline, target in ((0.5, 1000, 180.0), (1.0, 1000, 90.0), (0.2, 5000, 2000.0)):
-        delays = _numeric_delays(runs, baseline, normal, lambda values, _, shift=shift: values + shift)
+        delays = _numeric_delays(runs, baseline, normal, partial(_shifted, shift=shift))
         name = f"delay of a shift of {shift} sd, {baseline:,} requests before"
         peer = "ADWIN" if "ADWIN" in peers else ""
         found = (f"river {peer}, median", _peer_delay(peer, shift, baseline)) if peer else None
@@ -125,6 +126,10 @@ def _other_delays(runs: int, normal: drift_series.Make) -> Figures:
         "delay of finish reason length from 5 to 10 %, 5,000 requests before": (_category_delays(runs), 2000.0),
     }
     return [figure(f"{name}, median", float(np.median(d)), "requests", target) for name, (d, target) in medians.items()]
+
+
+def _shifted(values: Floats, random: np.random.Generator, *, shift: float) -> Floats:
+    return values + shift
 
 
 def _numeric_delays(

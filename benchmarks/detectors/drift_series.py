@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from checkengine.detectors.compiled import compiled
 
 Floats = NDArray[np.float64]
 Make = Callable[[np.random.Generator, int], Floats]
@@ -60,7 +61,7 @@ def shuffled(name: str, values: Floats) -> Make:
     return lambda random, n: random.choice(values, n)
 
 
-@njit(cache=True)
+@compiled
 def recursive(noise: Floats, weight: float) -> Floats:
     made = noise.copy()
     for index in range(1, len(made)):

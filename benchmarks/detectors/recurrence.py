@@ -94,13 +94,15 @@ def contractive(random: np.random.Generator) -> LoopNorms:
 
 def gaussian(random: np.random.Generator, size: int, radius: float) -> NDArray[np.float64]:
     matrix = random.standard_normal((size, size))
-    return matrix * (radius / np.abs(np.linalg.eigvals(matrix)).max())
+    largest = float(np.abs(np.linalg.eigvals(matrix)).max())
+    return matrix * (radius / largest)
 
 
 def symmetric(random: np.random.Generator, size: int, radius: float) -> NDArray[np.float64]:
     matrix = random.standard_normal((size, size))
     matrix = matrix + matrix.T
-    return matrix * (radius / np.abs(np.linalg.eigvalsh(matrix)).max())
+    largest = float(np.abs(np.linalg.eigvalsh(matrix)).max())
+    return matrix * (radius / largest)
 
 
 def coupled(random: np.random.Generator, size: int, radius: float) -> NDArray[np.float64]:
@@ -117,7 +119,8 @@ def rotation(random: np.random.Generator, size: int, radius: float) -> NDArray[n
 
 
 def norm(states: NDArray[np.float64]) -> NDArray[np.float32]:
-    return np.linalg.norm(states, axis=0).astype(np.float32)
+    lengths: NDArray[np.float32] = np.linalg.norm(states, axis=0).astype(np.float32)
+    return lengths
 
 
 def cost_figure(repeats: int) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def _replies(data: Path | None) -> tuple[Reply, ...]:
 
 def _reply(row: dict[str, str]) -> Reply:
     names = ("id", "model", "completion", "task", "source", "language")
-    return Reply(*(str(row[name] or "") for name in names), prompt=str(row.get("prompt") or ""))
+    told = {name: str(row[name] or "") for name in names}
+    return Reply(**told, prompt=str(row.get("prompt") or ""))
 
 
 @lru_cache(maxsize=2)

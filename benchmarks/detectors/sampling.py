@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,10 @@ def one_of(probabilities: torch.Tensor, random: torch.Generator) -> torch.Tensor
     return (probabilities / torch.empty_like(probabilities).exponential_(generator=random)).argmax(-1)
 
 
+def _observe(guard: SamplerGuard, view: StepView) -> None:
+    guard.observe(replace(view))
+
+
 def view_of(names: tuple[str, ...], tokens: Sequence[int], logits: torch.Tensor, step: int) -> StepView:
     counts = np.full(len(names), step, np.int32)
     pairs = tuple([(token,) for token in tokens])
@@ -194,7 +199,7 @@ def cost_figures(repeats: int) -> list[dict[str, Any]]:
         tokens = draw(logits, kind, "kpm", torch.Generator().manual_seed(4)).tolist()
         view = view_of(names, tokens, logits, 0)
         nan_check = median_nanoseconds(lambda: logits.isnan().sum(-1), max(repeats // 3, 3))
-        nanoseconds = median_nanoseconds(lambda guard=guard, view=view: guard.observe(replace(view)), repeats)
+        nanoseconds = median_nanoseconds(partial(_observe, guard, view), repeats)
         peer = ("logits.isnan().sum(-1), ns", nan_check / 256)
         found.append(figure(f"sampling.cost {name}, batch 256", nanoseconds / 256, "ns a token", most, peer=peer))
     return found

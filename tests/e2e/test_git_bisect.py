@@ -17,7 +17,9 @@ from checkengine.engine_shim.faults import NanAttention, describe_fault
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.bundle import write_bundle
 from checkengine.replay.capture import Capture
-from checkengine.selftest_faults import BLOCK, run, sampled_requests, tiny_model, tiny_tokenizer
+from checkengine.selftest_cases import BLOCK, sampled_requests
+from checkengine.selftest_serving import run
+from checkengine.tiny import tiny_model, tiny_tokenizer
 
 COMMITS, GUILTY = 64, 41
 OTHER_ROUNDING = range(20, 38)

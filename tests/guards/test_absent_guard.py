@@ -11,7 +11,7 @@ from checkengine.guards.build import build_guards
 from checkengine.guards.errors import UserError
 from checkengine.guards.pipeline import Pipeline
 from checkengine.guards.settings import GuardsSettings
-from checkengine.selftest_faults import tiny_tokenizer
+from checkengine.tiny import tiny_tokenizer
 
 VOCABULARY = Vocabulary.from_tokenizer(tiny_tokenizer())
 SETTINGS = GuardsSettings()

@@ -182,5 +182,5 @@ def digest(case: Case) -> str:
     sha.update(repr((call.place, [(row.length, row.table.tolist()) for row in call.beside])).encode())
     for tensor in tensors_of(call).values():
         sha.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
-        sha.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        sha.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()

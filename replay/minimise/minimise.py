@@ -17,7 +17,7 @@ from checkengine.replay.minimise import call_passes as passes
 from checkengine.replay.minimise.beside_passes import fewer_beside, joined, smaller_beside
 from checkengine.replay.minimise.budget import Budget, OutOfBudget
 from checkengine.replay.minimise.call_oracle import Accept, CallOracle, Case
-from checkengine.replay.minimise.op_tests import arithmetic_class, wrong_reads
+from checkengine.replay.minimise.op_tests import arithmetic_class, beyond_bound, wrong_reads
 from checkengine.replay.minimise.step_case import StepCase, fewer_rows, one_step
 from checkengine.replay.minimise.step_oracle import StepOracle
 from checkengine.replay.minimise.symptom import Place, Relation, Shown, Symptom
@@ -225,8 +225,10 @@ class _Search:
                 if len(extra):
                     yield guilty_of(candidate, extra, self.verdict.kind, Shown.FINITE_FILL)
                 yield Case(candidate), Symptom(self.verdict.kind, Shown.WRONG_READS, None, told[1])
-        fault_class = arithmetic_class(call, attend(call))
-        yield Case(call), Symptom(self.verdict.kind, Shown.BEYOND_BOUND, None, fault_class)
+        output = attend(call)
+        if beyond_bound(call, output):
+            fault_class = arithmetic_class(call, output)
+            yield Case(call), Symptom(self.verdict.kind, Shown.BEYOND_BOUND, None, fault_class)
 
     def _shrink(self, found: Minimised, case: Case, oracle: CallOracle) -> None:
         for name, each in STRUCTURE:

@@ -10,6 +10,7 @@ from checkengine.guards.finding import Finding
 from checkengine.replay.judge.calls import Beyond
 from checkengine.replay.judge.fault_class import FaultClass
 from checkengine.replay.judge.fills import FINITE_FILLS, Difference, try_fills
+from checkengine.replay.judge.invariance import try_neighbours
 from checkengine.replay.judge.nonfinite import HEAD, Nonfinite, first_nonfinite, judge_nonfinite
 from checkengine.replay.judge.repeat import Repeats
 from checkengine.replay.judge.rules_out import ruled
@@ -23,6 +24,8 @@ from checkengine.replay.replayer import Replay
 from checkengine.replay.window import WindowStep
 
 ATTENTION = "attention"
+NEIGHBOURHOODS = 3
+"""Sets of other neighbours that are tried to explain wrong arithmetic."""
 
 
 @dataclass(slots=True)
@@ -127,17 +130,32 @@ class Case:
         self.convicting = Convicting(found.step, None, repeats.bits[index])
         search = CallSearch(executor, self.bench.window, found.step, found.row, FINITE_FILLS)
         fault = search.explain(found.call, found.output)
+        if fault.fault_class is FaultClass.ARITHMETIC and self._neighbours_matter(repeats):
+            fault.fault_class, fault.words = FaultClass.ROWS, "and it depends on what other rows hold"
         where = search.localised([fault])
         self.add(localise_result(where, 0))
         what = {
             FaultClass.ARITHMETIC: "no single factor explains it",
             FaultClass.SCALE: fault.words,
+            FaultClass.ROWS: fault.words,
         }.get(fault.fault_class, f"{fault.words}, first {places(where)}")
         sentence = (
             f"the {found.call.kernel} kernel computes attention wrong in layer {found.call.layer}, step "
             f"{found.step.number}: {found.ratio:.3g} times beyond what rounding can do; {what}"
         )
         return self.placed(VerdictKind.CODE_DEFECT, sentence, where, fault.fault_class)
+
+    def _neighbours_matter(self, repeats: Repeats) -> bool:
+        """By other neighbours; or by the record, which was made among others than the stand-ins, where every other
+        thing that decides its bits is known."""
+        for seed in range(NEIGHBOURHOODS):
+            test, found = try_neighbours(self.bench, repeats, seed)
+            if found or test.passed is None:
+                break
+        self.add(test)
+        replay = self.replay
+        unlike = replay is not None and replay.first_difference is not None and replay.exact_from == "undo"
+        return bool(found) or (test.passed is not None and unlike)
 
     def nonfinite_step(self, repeats: Repeats, index: int, memory: Any) -> Verdict:
         """Only the step in which a number first stops being finite is refilled: it is the one to explain."""

@@ -106,9 +106,11 @@ class Judge:
                 return case.beyond(calls.beyond, repeats)
         if fills.nan:
             return case.nan_unsafe(fills.nan)
+        if (verdict := self._invariant(case, repeats)) is not None:
+            return verdict
         if case.finding is None:
             return case.verdict(VerdictKind.NO_FAULT, "repeats bit for bit and reads only memory that it owns")
-        return self._invariant(case, repeats) or self._habit(case, repeats, calls)
+        return self._habit(case, repeats, calls)
 
     def _invariant(self, case: Case, repeats: Repeats) -> Verdict | None:
         """What else is exact at equal shape."""
@@ -178,7 +180,17 @@ def nondeterministic(case: Case, repeats: Repeats) -> Verdict:
         f"the same step on the same memory gives other bits from run to run: {what}, step {number}; "
         f"{bound_words(low, high)}"
     )
-    return case.verdict(VerdictKind.NONDETERMINISM, sentence, FaultClass.NONDETERMINISM, step=step)
+    row, layer = repeats.where
+    layers = () if layer is None else (layer,)
+    return case.verdict(
+        VerdictKind.NONDETERMINISM,
+        sentence,
+        FaultClass.NONDETERMINISM,
+        step=step,
+        row=row,
+        layers=layers,
+        op=repeats.op,
+    )
 
 
 def repeats_under_fill(bench: Bench, found: Difference) -> bool:

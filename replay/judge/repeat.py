@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from checkengine.replay.executor import StepOutput
 from checkengine.replay.judge.intervals import clopper_pearson
 from checkengine.replay.judge.trial import Bench
@@ -30,6 +32,9 @@ class Repeats:
     different: int = 0
     """Of `counted` more runs of the step that differed first, those with other bits than the first run."""
     counted: int = 0
+    where: tuple[int | None, int | None] = (None, None)
+    """Row of the record and layer of the first op that differs; the layer is None where only logits do."""
+    op: str | None = None
 
     def result(self) -> TestResult:
         numbers: dict[str, Number] = {"runs": self.times, "steps": len(self.outputs)}
@@ -69,9 +74,22 @@ def repeat(bench: Bench, repeats: Repeats, times: int, keep: int | None = None) 
             bits = all_bits(step, playback.run(step))
             if bits != repeats.bits[index]:
                 repeats.first_difference = step, name_difference(repeats.bits[index], bits)
+                note_place(repeats, step, repeats.bits[index], bits)
                 count(bench, repeats, playback, index)
                 break
     return kept
+
+
+def note_place(repeats: Repeats, step: WindowStep, expected: Bits, found: Bits) -> None:
+    for before, after in zip(expected, found, strict=False):
+        if before != after:
+            repeats.op = str(before[0])
+            if before[0] == "logits":
+                rows = np.flatnonzero(step.replay.record.samples)
+                repeats.where = int(rows[int(before[1])]), None
+            else:
+                repeats.where = int(before[2]), int(before[1])
+            return
 
 
 def count(bench: Bench, repeats: Repeats, playback: Playback, index: int) -> None:

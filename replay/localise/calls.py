@@ -13,7 +13,7 @@ from checkengine.replay.judge.bound import bounded
 from checkengine.replay.judge.fault_class import FaultClass
 from checkengine.replay.localise.classify import class_of_reads
 from checkengine.replay.localise.reads import Reads, find_reads
-from checkengine.replay.localise.scale import fit_scale
+from checkengine.replay.localise.scale import SCORES, VALUES, fit_scale
 from checkengine.replay.localise.whole import MOST_SLOTS, Localised, find_all, place_of
 from checkengine.replay.op_call import Ints, OpCall, OpExecutor
 from checkengine.replay.window import Window, WindowStep
@@ -124,11 +124,14 @@ class CallSearch:
         if reads is not None and not reads.right:
             return self._of(call, reads)
         nothing = np.empty(0, np.int32)
+        if not same(self.attend(call), output):
+            words = "alone, the row gives other bits than in its batch"
+            return CallFault(call, FaultClass.ROWS, nothing, heads, token, (), words, self.attends)
         fit = fit_scale(call, output)
         if fit is None:
             return CallFault(call, FaultClass.ARITHMETIC, nothing, heads, token, (), "", self.attends)
         page = nothing if fit.page is None else page_slots(call, fit.page)
-        parts = ("key",) if fit.what == "scores" else ("value",)
+        parts = tuple(part for part, what in zip(PARTS, (SCORES, VALUES), strict=True) if what in fit.what)
         return CallFault(call, FaultClass.SCALE, page, heads, token, parts, fit.words(), self.attends)
 
 

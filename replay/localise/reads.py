@@ -25,6 +25,10 @@ LARGEST_GROUP = 64
 """Slots in a group: half types cannot tell 64 reads from 65, and none from one in more."""
 MOST_GROUPS = 64
 """Groups that are looked into; more that differ are no slip of an index."""
+MOST_PIECES = 256
+"""Parts of the memory that are read one by one where no slot is everybody's to read."""
+MOST_TIMES = 64
+"""A slot is not read more often than this; less than one part in so many of the largest share is noise."""
 NO_SINK = -1.0e4
 
 
@@ -86,19 +90,16 @@ class _Probe:
         return self.weights(codes)[..., : len(slots)]
 
     def totals(self) -> NDArray[np.float64] | None:
-        """Number of reads of each token and head, from slots that all tokens may read."""
+        """Number of reads of each token and head: from slots that all tokens may read, else from all memory."""
         common = self.slots[self.expected.all(0)]
-        if not len(common):
+        if len(common):
+            chosen = common[np.unique(np.linspace(0, len(common) - 1, self.width).round().astype(np.int64))]
+            if (reads := counted_by(self.one_hot(chosen))) is not None:
+                return reads
+        pieces = range(0, len(self.slots), self.width)
+        if len(pieces) > MOST_PIECES:
             return None
-        chosen = common[np.unique(np.linspace(0, len(common) - 1, self.width).round().astype(np.int64))]
-        shares = self.one_hot(chosen)
-        if not np.isfinite(shares).all() or (shares < -1e-6).any():
-            return None
-        held = np.where(shares > 0, shares, np.nan)
-        if np.isnan(held).all(-1).any():
-            return None  # None of its own slots is read: there is nothing to count by.
-        reads: NDArray[np.float64] = 1 / np.nanmedian(held, axis=-1)
-        return reads
+        return counted_by(np.concatenate([self.one_hot(self.slots[i : i + self.width]) for i in pieces], -1))
 
     def different(self, totals: NDArray[np.float64]) -> Iterator[Ints]:
         """Parts of the memory, up to `width` slots each, in which reads differ from what they may be."""
@@ -147,6 +148,16 @@ class _Probe:
             heads |= set(np.flatnonzero(wrong.any((0, 2))).tolist())
         one, two, three = (np.unique(np.concatenate(part)).astype(np.int32) for part in (extra, missing, repeated))
         return Reads(one, two, three, tuple(sorted(heads)), min(tokens, default=None), self.runs)
+
+
+def counted_by(shares: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Number of reads by which each token and head divides: a slot that is read once has the smallest share. None
+    where these are no shares, or none of the slots is read."""
+    most = shares.max(-1, keepdims=True)
+    if not np.isfinite(shares).all() or (shares < -1e-6).any() or (most <= 0).any():
+        return None
+    reads: NDArray[np.float64] = 1 / np.where(shares > most / MOST_TIMES, shares, np.inf).min(-1)
+    return reads
 
 
 def positions_of(call: OpCall, slots: Ints) -> NDArray[np.int64]:

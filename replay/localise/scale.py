@@ -15,13 +15,15 @@ from checkengine.replay.op_call import OpCall
 GRID = np.linspace(-3.0, 3.0, 61)
 """Natural logarithms of the factors that are tried first."""
 MOST_PAGES = 64
+SCORES, VALUES = "scores", "values"
+KINDS = (SCORES, VALUES, f"{SCORES} and {VALUES}")
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleFit:
     what: str
-    """ "scores", "values", or those of one page."""
+    """ "scores", "values", or "scores and values"."""
     factor: float
     page: int | None = None
     """Index in the row's table."""
@@ -34,11 +36,11 @@ class ScaleFit:
 def fit_scale(call: OpCall, output: torch.Tensor) -> ScaleFit | None:
     """The first single factor, on all scores or values, or on one page's, with which the call's output lies within the
     bound. `output`: (tokens, heads, value_dim)."""
-    for what in ("scores", "values"):
+    for what in KINDS:
         if (factor := search(call, output, what, None)) is not None:
             return ScaleFit(what, factor)
     pages = -(-call.length // call.block_size)
-    for what in ("values", "scores"):
+    for what in KINDS:
         for page in range(min(pages, MOST_PAGES)):
             if (factor := search(call, output, what, page)) is not None:
                 return ScaleFit(what, factor, page)
@@ -49,7 +51,8 @@ def search(call: OpCall, output: torch.Tensor, what: str, page: int | None) -> f
     loss = loss_of(call, output, what, page)
     losses = [loss(float(step)) for step in GRID]
     best = int(np.argmin(losses))
-    if losses[best] >= loss(0.0) or not math.isfinite(losses[best]):
+    # The right factor lies within half a step: what is left of the distance there is a small part.
+    if not losses[best] < loss(0.0) / 4:
         return None
     near = GRID[max(0, best - 1)], GRID[min(len(GRID) - 1, best + 1)]
     factor = math.exp(golden(loss, float(near[0]), float(near[1])))
@@ -68,8 +71,8 @@ def loss_of(call: OpCall, output: torch.Tensor, what: str, page: int | None) -> 
 
     def loss(step: float) -> float:
         factor = math.exp(step)
-        of_scores = torch.where(place, factor, 1.0).double() if what == "scores" else 1.0
-        of_values = torch.where(place, factor, 1.0).double().unsqueeze(1) if what == "values" else 1.0
+        of_scores = torch.where(place, factor, 1.0).double() if SCORES in what else 1.0
+        of_values = torch.where(place, factor, 1.0).double().unsqueeze(1) if VALUES in what else 1.0
         logits = scores * of_scores
         logits = torch.tanh(logits / call.softcap) * call.softcap if call.softcap else logits
         logits = logits.masked_fill(~seen, -torch.inf)
@@ -100,9 +103,13 @@ def golden(loss: Callable[[float], float], low: float, high: float, rounds: int 
 
 
 def with_factor(call: OpCall, what: str, page: int | None, factor: float) -> OpCall:
-    if page is None and what == "scores":
-        return replace(call, scaling=call.scaling * factor)
-    memory = (call.values if what == "values" else call.keys).double()
     rows = slice(None) if page is None else int(np.searchsorted(call.blocks, call.table[page]))
-    memory[rows] *= factor
-    return replace(call, values=memory) if what == "values" else replace(call, keys=memory)
+
+    def scaled(memory: torch.Tensor) -> torch.Tensor:
+        wide = memory.double()
+        wide = wide.clone() if wide is memory else wide
+        wide[rows] *= factor
+        return wide
+
+    keys = scaled(call.keys) if SCORES in what else call.keys
+    return replace(call, keys=keys, values=scaled(call.values) if VALUES in what else call.values)

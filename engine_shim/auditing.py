@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
+from checkengine.detectors import row_stats
 from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.engine_shim.background import BackgroundWorker
 from checkengine.engine_shim.capturing import take_capture
@@ -40,6 +44,8 @@ class Waiting:
 
     capture: Capture
     selection: Selection
+    prints: Mapping[int, int]
+    """By handle: fingerprints of the logits that were served."""
     seconds: float
     """CPU time that the capture took on the step's thread."""
 
@@ -79,9 +85,16 @@ class AuditSteps:
         self._clock = clock
         self._told = clock()
         self._threads = max(1, int(adapter.environment().get("threads") or 1))
+        self._logits: torch.Tensor | None = None
         self._worker = BackgroundWorker(self._judge, name="audit", waiting=waiting)
 
+    def take_logits(self, logits: torch.Tensor | None) -> None:
+        """Raw logits of the rows that sample in the step that is done, (rows, vocabulary) in CPU memory; None where
+        they are not at hand. Before `step_done`."""
+        self._logits = logits
+
     def step_done(self, record: StepRecord, findings: list[Finding], actions: list[Action]) -> None:
+        logits, self._logits = self._logits, None
         selection = self.schedule.choose(record)
         if selection is None or not self.enabled or findings:
             return  # A step with a finding has a capture of its own.
@@ -90,7 +103,8 @@ class AuditSteps:
             return
         before = time.thread_time()
         capture = take_capture(self._adapter, self._recorder, selection.handles, first_step=record.step)
-        if not self._worker.put(Waiting(capture, selection, time.thread_time() - before)):
+        prints = prints_of(record, logits, selection.handles)
+        if not self._worker.put(Waiting(capture, selection, prints, time.thread_time() - before)):
             self.dropped += 1
 
     @property
@@ -124,7 +138,7 @@ class AuditSteps:
     def _judge(self, waiting: Waiting) -> None:
         before = time.thread_time()
         try:
-            verdict = self.auditor.audit(waiting.capture)
+            verdict = self.auditor.audit(waiting.capture, waiting.prints)
             self._count(verdict, waiting)
             self._tell(verdict, waiting.capture)
             self.judged += 1
@@ -167,6 +181,16 @@ class AuditSteps:
     def _tell_coverage(self) -> None:
         self._told = self._clock()
         self._publish(AuditCoverage(**self.counters(), time=time.time()))
+
+
+def prints_of(record: StepRecord, logits: torch.Tensor | None, handles: Sequence[int]) -> dict[int, int]:
+    """By handle, of those of the rows that sample. With many rows the shim screens logits and records none."""
+    sampling = record.sampling_handles
+    rows = np.flatnonzero(np.isin(sampling, handles))
+    if logits is None or len(logits) != len(sampling) or not len(rows):
+        return {}
+    prints = row_stats(logits[torch.from_numpy(rows)], "full").fingerprint
+    return {} if prints is None else dict(zip(sampling[rows].tolist(), prints.tolist(), strict=True))
 
 
 def finding_of(verdict: Verdict, capture: Capture) -> Finding:

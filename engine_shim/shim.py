@@ -379,6 +379,8 @@ class StepScope:
 
     def _tell(self, listener: StepListener) -> None:
         before = time.perf_counter()
+        if (take := getattr(listener, "take_logits", None)) is not None:  # raw ones, of the rows that sample
+            take(None if self._final else self._unchanged_scores(int(np.count_nonzero(self._record.samples))))
         listener.step_done(self._record, self._findings, self._actions)
         seconds = time.perf_counter() - before
         if seconds > LISTENER_SECONDS:

@@ -77,7 +77,7 @@ class AuditSettings(Section):
     """Of one core's CPU time, for capturing and judging; the dearer an audit is, the rarer."""
     every_steps: int | None = Field(None, ge=1)
     """One audited step in so many, on average, whatever it costs: for drills and tests."""
-    rows: int = Field(4, ge=1)
+    rows: int = Field(2, ge=1)
     """Rows of one step that are judged together."""
     tile: int = Field(128, ge=1)
     """Tokens that the attention kernel takes at a time: lengths near its multiples are strata of their own."""

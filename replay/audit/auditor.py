@@ -6,7 +6,9 @@ A kernel that reads a stale slot can leave the text fluent; no guard on outputs 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,6 +21,8 @@ from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.windows import build_window
 
 logger = logging.getLogger("checkengine.audit")
+
+NO_PRINTS: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -33,14 +37,16 @@ class Auditor:
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
 
-    def audit(self, capture: Capture) -> Verdict:
+    def audit(self, capture: Capture, prints: Mapping[int, int] = NO_PRINTS) -> Verdict:
         """The first verdict that tells of a fault, else the screen's. Raises CannotReplayError where the step cannot
-        be run. Nothing is written; the capture may be dropped afterwards."""
+        be run. Nothing is written; the capture may be dropped afterwards.
+
+        `prints`: by handle, fingerprints of the served logits, where the record holds none."""
         step = capture.window.last_step
         present = capture.involved & set(capture.window.records[-1].handles.tolist())
         if not present:
             return Verdict(VerdictKind.INCONCLUSIVE, "no involved row took part in the audited step", step=step)
-        screened = screen(self.executor, capture, present, self._random)
+        screened = screen(self.executor, capture, present, self._random, prints)
         if screened.quiet:
             return cleared(screened, step)
         try:

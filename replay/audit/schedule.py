@@ -54,7 +54,7 @@ class Selection:
 class AuditSchedule:
     """`choose` once a step, in order, on the thread that steps; `judged` from the audit's thread."""
 
-    def __init__(self, strata: Strata, pace: Pace, *, seed: int | None = None, rows_per_audit: int = 4) -> None:
+    def __init__(self, strata: Strata, pace: Pace, *, seed: int | None = None, rows_per_audit: int = 2) -> None:
         """`rows_per_audit`: rows judged together, of one step; they share its cost. Without a seed each process draws
         otherwise."""
         if rows_per_audit < 1:

@@ -7,6 +7,7 @@ a prefill chunk that does not sample) a second run under another fill takes its 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from checkengine.replay.executor import Executor
 from checkengine.replay.judge.fills import FINITE_FILLS
 from checkengine.replay.judge.verdict import TestResult
 from checkengine.replay.playback import Playback, all_bits
-from checkengine.replay.window import Window, WindowStep
+from checkengine.replay.window import WindowStep
 from checkengine.replay.windows import build_window
 
 NAN_SHARE = 0.75
@@ -41,7 +42,9 @@ class Screened:
         return TestResult("screen", self.quiet, detail, numbers)
 
 
-def screen(executor: Executor, capture: Capture, rows: frozenset[int], random: np.random.Generator) -> Screened:
+def screen(
+    executor: Executor, capture: Capture, rows: frozenset[int], random: np.random.Generator, prints: Mapping[int, int]
+) -> Screened:
     """Run the capture's last step with `rows` as they were. Memory that any of them owns is left alone: a read of one
     row's slot by another of them is not seen here. Raises CannotReplayError."""
     last = capture.window.last_step
@@ -50,23 +53,25 @@ def screen(executor: Executor, capture: Capture, rows: frozenset[int], random: n
     (step,) = window.steps
     finite = float(random.choice(FINITE_FILLS))
     fill = math.nan if random.random() < NAN_SHARE else finite
-    exact = window.exact_from == "undo"
-    if has_prints(step):
-        quiet = gives_recorded(executor, window, step, fill)
-        return Screened(quiet, int(step.involved.sum()), "recorded", fill, 1, exact)
+    exact, count = window.exact_from == "undo", int(step.involved.sum())
+    served = served_prints(step, prints)
+    if served is not None:
+        found = Playback(executor, window, fill=fill).run(step).stats.fingerprint
+        quiet = found is not None and found[step.sampling_involved].tolist() == served
+        return Screened(quiet, count, "recorded", fill, 1, exact)
     first, second = (Playback(executor, window, fill=value, hashes=True) for value in (fill, -finite))
     quiet = all_bits(step, first.run(step)) == all_bits(step, second.run(step))
-    return Screened(quiet, int(step.involved.sum()), "same", fill, 2, exact)
+    return Screened(quiet, count, "same", fill, 2, exact)
 
 
-def has_prints(step: WindowStep) -> bool:
-    """Does the record tell the bits of every involved row?"""
+def served_prints(step: WindowStep, prints: Mapping[int, int]) -> list[int] | None:
+    """Fingerprints of the involved rows' logits as served; None where one of the rows has none."""
     record = step.replay.record
-    samples = bool(record.samples[step.involved].all())
-    return samples and len(record.fingerprints) == len(record.sampling_handles)
-
-
-def gives_recorded(executor: Executor, window: Window, step: WindowStep, fill: float) -> bool:
-    prints = Playback(executor, window, fill=fill).run(step).stats.fingerprint
-    chosen = step.sampling_involved
-    return prints is not None and np.array_equal(prints[chosen], step.replay.record.fingerprints[chosen])
+    if not record.samples[step.involved].all():
+        return None
+    handles = record.sampling_handles
+    if len(record.fingerprints) == len(handles):
+        prints = dict(zip(handles.tolist(), record.fingerprints.tolist(), strict=True))
+    found = [prints.get(handle) for handle in handles[step.sampling_involved].tolist()]
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else None

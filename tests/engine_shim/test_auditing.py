@@ -123,7 +123,7 @@ def test_audits_of_a_right_engine_tell_of_no_fault_and_file_nothing():
 
 def test_an_audit_that_fails_is_counted_and_serving_goes_on():
     class Broken:
-        def audit(self, capture):
+        def audit(self, capture, prints):
             raise RuntimeError("no judge today")
 
     events, filed, _, audits = served(auditor=Broken())

@@ -19,10 +19,11 @@ from checkengine.engine_shim.faults.masked_stop import MaskedStop
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.capture import Capture
 from checkengine.replay.investigate import investigate
-from checkengine.replay.judge.judge import Judge
+from checkengine.replay.judge.fills import layer_bits
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
-from checkengine.replay.playback import Bits, Playback, all_bits
+from checkengine.replay.playback import Bits, Playback
 from checkengine.replay.record import StepRecord
+from checkengine.replay.window import Window
 from checkengine.replay.windows import build_window
 from checkengine.selftest_cases import BY_GUARDS, Case, greedy_request
 from checkengine.selftest_serving import Seen, every_row, run
@@ -34,7 +35,14 @@ BEFORE = 6
 """Steps of the window before a strike on memory."""
 PLANTED = "selftest.planted"
 
-CONVICTIONS = (VerdictKind.CODE_DEFECT, VerdictKind.NAN_UNSAFE, VerdictKind.NONDETERMINISM, VerdictKind.STALE_KV)
+CONVICTIONS = (
+    VerdictKind.CODE_DEFECT,
+    VerdictKind.NAN_UNSAFE,
+    VerdictKind.NONDETERMINISM,
+    VerdictKind.STALE_KV,
+    VerdictKind.TRANSIENT,
+)
+"""Verdicts that say what it is."""
 OF_KIND = {
     VerdictKind.NAN_UNSAFE: FaultClass.MASKED_READ,
     VerdictKind.NONDETERMINISM: FaultClass.NONDETERMINISM,
@@ -91,37 +99,35 @@ def acting(case: Case, seen: Seen) -> Iterator[tuple[Capture, int]]:
     clean = EmbeddedExecutor.over(seen.engine.model, {**environment, "faults": []})
     found = 0
     for capture in seen.captures:
-        for handle in sorted(capture.involved & set(capture.window.records[-1].handles.tolist())):
-            if found < MOST_JUDGED and changes(capture, handle, planted, clean):
+        window = build_window(capture, first=capture.window.last_step)
+        for handle in sorted(capture.involved & set(window.steps[-1].replay.record.handles.tolist())):
+            if found < MOST_JUDGED and changes(window, handle, planted, clean):
                 found += 1
                 yield capture, handle
 
 
-def changes(capture: Capture, handle: int, planted: EmbeddedExecutor, clean: EmbeddedExecutor) -> bool:
-    """Bits of this row, on memory as it was or with NaN where nobody owns it."""
-    window = build_window(capture, involved=rows_of(capture, handle), first=capture.window.last_step)
+def changes(window: Window, handle: int, planted: EmbeddedExecutor, clean: EmbeddedExecutor) -> bool:
+    """Bits of this row in the company that it had, on memory as it was or with NaN where nobody owns it."""
     step = window.steps[-1]
     row = int(np.flatnonzero(step.replay.record.handles == handle)[0])
 
     def bits(executor: EmbeddedExecutor, fill: float | None) -> Bits:
-        output = Playback(executor, window, fill=fill, hashes=True).run(step)
-        return tuple(entry for entry in all_bits(step, output) if entry[0] == "logits" or entry[2] == row)
+        return layer_bits(step, Playback(executor, window, fill=fill, hashes=True).run(step), row)
 
     return any(bits(planted, fill) != bits(clean, fill) for fill in (None, math.nan))
 
 
-def rows_of(capture: Capture, handle: int) -> frozenset[int]:
-    return capture.involved if capture.environment.get("all_rows") else frozenset({handle})
-
-
-def audits(seen: Seen, rows: list[tuple[Capture, int]]) -> list[Verdict]:
-    """Verdicts, until one convicts."""
-    judge = Judge(EmbeddedExecutor.over(seen.engine.model, seen.engine.environment()))
+def verdicts_on(seen: Seen, rows: list[tuple[Capture, int]]) -> list[Verdict]:
+    """Each row is investigated by itself, as an incident's is; until one is convicted."""
+    executor = EmbeddedExecutor.over(seen.engine.model, seen.engine.environment())
     verdicts: list[Verdict] = []
     for capture, handle in rows:
-        window = build_window(capture, involved=rows_of(capture, handle), first=capture.window.last_step)
-        verdicts.append(judge.judge(window, finding_on(capture, handle)))
-        if verdicts[-1].kind in CONVICTIONS:
+        alone = capture.involved if capture.environment.get("all_rows") else frozenset({handle})
+        one = replace(capture, involved=alone, findings=(finding_on(capture, handle),))
+        found = investigate(one, executor, None).verdict
+        assert found is not None
+        verdicts.append(found)
+        if found.kind in CONVICTIONS:
             break
     return verdicts
 
@@ -133,7 +139,7 @@ def finding_on(capture: Capture, handle: int) -> Finding:
 
 
 def _called(case: Case, rows: list[tuple[Capture, int]], seen: Seen) -> Judged:
-    verdicts = audits(seen, rows)
+    verdicts = verdicts_on(seen, rows)
     findings = kinds(seen)
     verdict = next((each for each in verdicts if each.kind in CONVICTIONS), None)
     if verdict is None:

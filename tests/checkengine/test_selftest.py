@@ -11,12 +11,31 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from checkengine import __version__, selftest
-from checkengine.commands.selftest import app
+from checkengine import __version__, selftest, selftest_device, selftest_faults
+from checkengine.commands.selftest import NO_DEVICE, app
 from checkengine.detectors import row_stats
-from checkengine.engine_shim.faults import FAULTS, ApproximateTopK, Fault, MaskedStop, NanAttention, OverRead
+from checkengine.engine_shim.faults import (
+    FAULTS,
+    ApproximateTopK,
+    Fault,
+    FaultClass,
+    MaskedStop,
+    NanAttention,
+    OverRead,
+)
+from checkengine.engine_shim.faults.blind import BLIND_FAULTS
 from checkengine.figures import passed, processor, report
-from checkengine.selftest_faults import fault_figures, planted
+from checkengine.guards.errors import UserError
+from checkengine.replay.judge.judge import Judge
+from checkengine.replay.judge.verdict import Verdict, VerdictKind
+from checkengine.selftest_cases import case_of
+from checkengine.selftest_device import PagedCall, depends_on_fills, write_log
+from checkengine.selftest_faults import QUICK, figure_of, judged, names_of
+from checkengine.selftest_judging import Judged, Outcome
+from checkengine.selftest_table import fault_tables
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "selftest.md"
+FEW = ("nan_attention", "over_read", "masked_stop", "approximate_top_k")
 
 
 def test_this_machine_passes_and_says_so_in_json() -> None:
@@ -29,10 +48,11 @@ def test_this_machine_passes_and_says_so_in_json() -> None:
     assert done.exit_code == 0
 
 
-def test_people_get_a_table() -> None:
-    done = CliRunner().invoke(app)
+def test_people_get_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest_faults, "clean_figures", list)
+    done = CliRunner().invoke(app, ["--class", "over_read"])
     assert done.exit_code == 0
-    assert "one NaN planted" in done.stdout
+    assert "planted over_read" in done.stdout
     assert "MISSED" not in done.stdout
 
 
@@ -58,8 +78,9 @@ def test_guards_that_see_nothing_are_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_missed_figure_is_exit_code_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftest, "build_guards", lambda settings, vocabulary: [])
-    assert CliRunner().invoke(app, ["--json"]).exit_code == 1
+    monkeypatch.setattr(selftest_faults, "clean_figures", list)
+    monkeypatch.setattr(OverRead, "told", lambda self, lengths, hit: lengths)
+    assert CliRunner().invoke(app, ["--json", "--class", "over_read"]).exit_code == 1
 
 
 def test_a_machine_that_does_not_name_its_processor_is_no_error(tmp_path: Path) -> None:
@@ -71,19 +92,70 @@ def test_a_machine_that_does_not_name_its_processor_is_no_error(tmp_path: Path) 
 def test_a_fault_that_does_nothing_is_a_missed_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test finds the faults because they act, not because they are expected."""
     monkeypatch.setattr(NanAttention, "attention_output", Fault.attention_output)
-    monkeypatch.setattr(OverRead, "reads", Fault.reads)
+    monkeypatch.setattr(OverRead, "told", lambda self, lengths, hit: lengths)
     monkeypatch.setattr(MaskedStop, "masks_stop", Fault.masks_stop)
     monkeypatch.setattr(ApproximateTopK, "loses", Fault.loses)
-    missed = {figure["name"]: figure["missed_by"] for figure in fault_figures() if not figure["ok"]}
-    assert missed == {
-        "watchers that missed a planted nan_attention": ["the guards", "the judge"],
-        "watchers that missed a planted over_read": ["the audit"],
-        "watchers that missed a planted masked_stop": ["the judge"],
-        "watchers that missed a planted approximate_top_k": ["the guards"],
-    }
+    figures = {name: figure_of(judged(case_of(name))) for name in FEW}
+    assert {name: (figure["ok"], figure["outcome"]) for name, figure in figures.items()} == dict.fromkeys(
+        FEW, (False, "inert")
+    )
 
 
-def test_every_fault_has_a_self_test() -> None:
-    with pytest.raises(ValueError, match="no self-test for the fault 'other'"):
-        planted("other", None, None)
-    assert set(FAULTS) == {NanAttention.name, OverRead.name, MaskedStop.name, ApproximateTopK.name}
+def test_a_judge_that_convicts_of_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def otherwise(self: Judge, *arguments: Any) -> Verdict:
+        return Verdict(VerdictKind.STALE_KV, "the memory was overwritten")
+
+    monkeypatch.setattr(Judge, "judge", otherwise)
+    figure = figure_of(judged(case_of("over_read")))
+    assert (figure["ok"], figure["outcome"], figure["called"]) == (False, "misnamed", "stale or overwritten KV")
+
+
+def test_a_judge_that_sees_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Judge, "judge", lambda self, *arguments: Verdict(VerdictKind.NO_FAULT, "nothing"))
+    figure = figure_of(judged(case_of("over_read")))
+    assert (figure["ok"], figure["outcome"]) == (False, "missed")
+
+
+def test_a_nonfinite_fault_must_be_seen_by_the_guards_too() -> None:
+    case = case_of("nan_attention")
+    figure = figure_of(Judged(case, Outcome.NAMED, "non-finite", findings=["repetition.loop"]))
+    assert (figure["ok"], figure["unseen_by"]) == (False, ["logits.nonfinite"])
+
+
+def test_the_quick_set_has_a_fault_of_every_class() -> None:
+    assert {FAULTS[name].fault_class for name in QUICK} == set(FaultClass)
+
+
+def test_a_class_is_chosen_by_its_words_or_its_name_and_an_unknown_one_is_refused() -> None:
+    both = {name for name, fault in {**FAULTS, **BLIND_FAULTS}.items() if fault.fault_class is FaultClass.WINDOW_EDGE}
+    assert set(names_of("wrong window edge")) == set(names_of("WINDOW_EDGE")) == both
+    assert names_of("over_read") == ("over_read",)
+    with pytest.raises(UserError, match="no class and no fault 'gremlin'"):
+        names_of("gremlin")
+
+
+def test_the_table_of_faults_in_the_documentation_is_current() -> None:
+    assert fault_tables() in DOCUMENT.read_text()
+
+
+class TestOnDevice:
+    def test_without_an_accelerator_it_says_so_and_exits_with_three(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(selftest_device, "device_name", lambda: "")
+        monkeypatch.setattr(selftest_faults, "clean_figures", list)
+        log = tmp_path / "log.txt"
+        done = CliRunner().invoke(app, ["--on-device", "--json", "--class", "over_read", "--log", str(log)])
+        assert done.exit_code == NO_DEVICE
+        assert "nothing is proven of an accelerator" in log.read_text()
+        assert "nothing was proven" in done.stderr
+
+    def test_a_missed_figure_is_in_the_log(self, tmp_path: Path) -> None:
+        figures = [selftest_device._figure("over-reads that fills missed", 2, "of 11", 0)]
+        write_log(tmp_path / "log.txt", report("selftest --on-device", figures))
+        assert "MISSED  over-reads that fills missed: 2 of 11" in (tmp_path / "log.txt").read_text()
+
+    @pytest.mark.parametrize("length", [17, 32, 100])
+    def test_fills_tell_an_over_read_of_torchs_attention_and_convict_no_right_one(self, length: int) -> None:
+        assert depends_on_fills(PagedCall(length, torch.float32, over=1))
+        assert not depends_on_fills(PagedCall(length, torch.float32))

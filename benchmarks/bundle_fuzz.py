@@ -26,10 +26,17 @@ import numpy as np
 import safetensors.numpy
 
 from checkengine.benchmarks.bundle_samples import small_capture
-from checkengine.replay.bundle import BundleError, BundleReader, DeploymentKey, Identity, import_bundle, write_bundle
+from checkengine.replay.bundle import (
+    BundleError,
+    BundleReader,
+    DeploymentKey,
+    Identity,
+    import_bundle,
+    layout,
+    write_bundle,
+)
 from checkengine.replay.bundle import archive as archive_module
 from checkengine.replay.bundle import files as files_module
-from checkengine.replay.bundle import layout
 from checkengine.replay.bundle import read as read_module
 from checkengine.replay.bundle.files import SAFE_PATH, Entry
 from checkengine.replay.capture import Capture
@@ -102,7 +109,7 @@ class Samples:
     def known(self) -> Iterator[None]:
         """The bundle is for an identity of this run, and no reading is logged."""
         with (
-            mock.patch.object(read_module, "identities", lambda: [self.identity]),
+            mock.patch.object(read_module, "identities", return_value=[self.identity]),
             mock.patch.object(read_module, "AccessLog", mock.MagicMock()),
         ):
             yield
@@ -277,12 +284,10 @@ def read_in_memory(files: Files, clear: bool, shut: bool = True) -> None:
         use(MemoryReader(clear, files), shut)
 
 
-def read_archive(files: Files, chance: random.Random, folder: Path) -> None:
+def read_archive(file: Path, chance: random.Random) -> None:
     """As an exported file, hostile as a whole too."""
-    file = folder / "case.checkengine"
-    file.write_bytes(hostile_archive(files, chance))
-    target = folder / "imported"
-    with mock.patch.object(archive_module.os, "fsync", lambda descriptor: None):
+    target = file.parent / "imported"
+    with mock.patch.object(archive_module.os, "fsync", return_value=None):
         path = import_bundle(file, target, f"case-{chance.getrandbits(64):x}")
     use(BundleReader(path))
 
@@ -317,11 +322,14 @@ def one_case(seed: int, samples: Samples, told: Fuzzed, declared: int, folder: P
     archived, traced = chance.random() < ARCHIVES, chance.random() < share
     told.cases += 1
     told.kinds["archive" if archived else kind] += 1
+    exported = folder / "case.checkengine"
+    if archived:
+        exported.write_bytes(hostile_archive(files, chance))
     if traced:
         tracemalloc.start()
     try:
         if archived:
-            read_archive(files, chance, folder)
+            read_archive(exported, chance)
         else:
             read_in_memory(files, clear, shut=chance.random() < 0.25)
         told.read += 1

@@ -7,7 +7,6 @@ cycle is a warning until it has gone on for long without anything new or the log
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import accumulate, chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from checkengine.detectors.repetition import (
 )
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
+from checkengine.guards.flat import MOST_TOKEN, WILD, flat_tokens
 from checkengine.guards.repetition_request import asks_for_repetition, holds
 from checkengine.guards.rows import NO_FINDINGS
 from checkengine.guards.settings import RepetitionSettings
@@ -40,6 +40,8 @@ def limits_of(settings: RepetitionSettings) -> RepetitionLimits:
         calm_span=settings.minimum_span,
         copies=settings.stop_copies,
         span=settings.stop_span,
+        prose_copies=settings.stop_prose_copies,
+        prose_span=settings.stop_prose_span,
         near_span=2 * settings.stop_span,
         blank_run=settings.blank_run,
         blank_span=settings.stop_span,
@@ -81,7 +83,7 @@ class RepetitionGuard:
     """The first bad token is the first one of the second copy. One compiled call a step for the whole batch."""
 
     name: str = "repetition"
-    version: int = 2
+    version: int = 3
     needs_stats: bool = False
     """Statistics of level `full` are used where there are some: collapsed logits stop a cycle earlier."""
 
@@ -98,7 +100,6 @@ class RepetitionGuard:
         self._told: dict[str, Told] = {}
         self._batch: tuple[str, ...] = ()
         self._batch_slots: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._ones: NDArray[np.int64] = np.arange(1, 1, dtype=np.int64)
         warm_up()
 
     def begin(self, start: SequenceStart) -> None:
@@ -115,11 +116,10 @@ class RepetitionGuard:
     def observe(self, step: StepView) -> Iterable[Finding]:
         if step.sequences != self._batch:
             self._seat(step)
-        tokens = np.fromiter(chain.from_iterable(step.tokens), np.int64)
-        ends = self._ends(step, len(tokens))
-        entropy = self._entropy(step, ends)
+        flat = flat_tokens(step)
+        entropy = self._entropy(step) if flat.one_each else None
         events = self._streams.push(
-            self._batch_slots, ends, self._units_of(tokens), entropy, self._settings.collapsed_entropy
+            self._batch_slots, flat.ends, self._units_of(flat.tokens), entropy, self._settings.collapsed_entropy
         )
         return list(self._findings(step, events)) if len(events) else NO_FINDINGS
 
@@ -131,24 +131,21 @@ class RepetitionGuard:
         self._batch_slots = np.array([self._slots[name] for name in step.sequences], np.int64)
         self._batch = step.sequences
 
-    def _ends(self, step: StepView, count: int) -> NDArray[np.int64]:
-        rows = len(step.tokens)
-        if count == rows and all(len(tokens) == 1 for tokens in step.tokens):
-            if len(self._ones) != rows:
-                self._ones = np.arange(1, rows + 1, dtype=np.int64)
-            return self._ones
-        return np.fromiter(accumulate(map(len, step.tokens)), np.int64, rows)
-
     def _units_of(self, tokens: NDArray[np.int64]) -> NDArray[np.int32]:
-        if self._units is None or (len(tokens) and (tokens.min() < 0 or tokens.max() >= len(self._units))):
-            return plain_units(tokens.astype(np.int32))
-        return self._units[tokens]
+        """A number that the vocabulary has not counts as a word of its own."""
+        if self._units is None:
+            return plain_units(tokens)
+        strange = (tokens < 0) | (tokens >= len(self._units))
+        if not strange.any():
+            return self._units[tokens]
+        units: NDArray[np.int32] = np.where(strange, plain_units(tokens), self._units[np.where(strange, 0, tokens)])
+        return units
 
-    def _entropy(self, step: StepView, ends: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    def _entropy(self, step: StepView) -> NDArray[np.float32] | None:
         """Of each token. Rows of several tokens (drafts) have one row of statistics: unknown."""
-        if step.stats is None or step.stats.entropy is None or ends is not self._ones:
+        if step.stats is None or step.stats.entropy is None:
             return None
-        return step.stats.entropy if len(step.stats.entropy) == len(ends) else None
+        return step.stats.entropy if len(step.stats.entropy) == len(step.tokens) else None
 
     def _findings(self, step: StepView, events: NDArray[np.int64]) -> Iterable[Finding]:
         for reading in readings(events):
@@ -174,4 +171,8 @@ class RepetitionGuard:
         if not reading.period:
             return False
         unit = self._streams.last(self._slots[sequence], min(2 * reading.period, 4096))
-        return holds(self._units_of(np.asarray(prompt, np.int64)), unit)
+        return holds(self._units_of(np.array([_tame(token) for token in prompt], np.int64)), unit)
+
+
+def _tame(token: int) -> int:
+    return token if -MOST_TOKEN <= token < MOST_TOKEN else WILD

@@ -69,7 +69,7 @@ class RepetitionSettings(GuardSettings):
 
     warn_repeated: int = Field(24, ge=16)
     """Repeated tokens before an exact cycle is told."""
-    short_span: int = Field(128, ge=16)
+    short_span: int = Field(96, ge=16)
     """Tokens that a cycle without words must cover: dividers, table rules, zero-filled numbers…"""
     minimum_copies: int = Field(3, ge=2)
     """Whole copies after which a cycle may stop where its logits have collapsed…"""
@@ -80,7 +80,11 @@ class RepetitionSettings(GuardSettings):
     stop_copies: int = Field(4, ge=2)
     """Whole copies after which a cycle may stop whatever its logits…"""
     stop_span: int = Field(512, ge=128)
-    """…and tokens that these cover; twice as many where there are no words, and for near-copies."""
+    """…and tokens that these cover; four times as many where there are no words, twice for near-copies."""
+    stop_prose_copies: int = Field(8, ge=2)
+    """Whole copies after which a cycle of prose may stop…"""
+    stop_prose_span: int = Field(224, ge=64)
+    """…and tokens that these cover."""
     longest_period: int = Field(4096, ge=1, le=4096)
     blank_run: int = Field(96, ge=16)
     """Tokens in a row that show nothing: white space, invisible characters."""

@@ -12,21 +12,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from checkengine.benchmarks.detectors import DetectorOptions
-from checkengine.benchmarks.detectors.corpus import CHUNKS, QUICK_CHUNKS, Corpus, hard_negatives
+from checkengine.benchmarks.detectors.corpus import CHUNKS, QUICK_CHUNKS, hard_negatives
+from checkengine.benchmarks.detectors.repetition_hard import hard_figures
 from checkengine.benchmarks.detectors.repetition_loops import exact_loop, near_loop
+from checkengine.benchmarks.detectors.repetition_reader import Reader
 from checkengine.benchmarks.detectors.replies import degenerate, healthy
 from checkengine.benchmarks.detectors.tokenizer import encode, tokenizer
 from checkengine.benchmarks.figure import figure
+from checkengine.detectors.compiled import compiled
 from checkengine.detectors.repetition import (
     RepetitionLimits,
-    RepetitionReading,
     RepetitionStreams,
     plain_units,
-    readings,
     token_units,
     warm_up,
 )
@@ -40,7 +40,14 @@ Tokens = NDArray[np.int32]
 STREAMS = 256
 PERIODS = (1, 2, 4, 8, 12, 16, 24, 50, 100, 300, 1000, 2500, 4096)
 LATIN = ("en", "es", "fr", "de")
-NEAR_PERIODS = (20, 30, 50, 88, 150)
+NEAR_PERIODS = (12, 20, 30, 50, 88, 150)
+NEAR_KINDS = {
+    "counter": (0.0,),
+    "drifting": (0.05, 0.1, 0.2),
+    "substituted": (0.05, 0.1, 0.15, 0.2),
+    "shifted": (0.05, 0.1),
+}
+"""Kinds of near-copies and their rates of change."""
 PEERS = ((1, 20, 3), (4, 128, 4))
 """vLLM's rule as it was proposed for every structured answer, and for reasoning."""
 
@@ -52,22 +59,6 @@ def figures(options: DetectorOptions) -> list[dict[str, Any]]:
     if options.data is not None and healthy(options):
         found += [*near_figures(options, units), *reply_figures(options, units)]
     return found + hard_figures(hard_negatives(options), units, QUICK_CHUNKS if options.quick else CHUNKS)
-
-
-class Reader:
-    """Whole replies through one stream, one call a reply."""
-
-    def __init__(self, units: Tokens | None = None, limits: RepetitionLimits | None = None) -> None:
-        self._units = units
-        self._streams = RepetitionStreams(limits)
-
-    def read(self, tokens: Tokens) -> list[RepetitionReading]:
-        slot = self._streams.open()
-        units = plain_units(tokens) if self._units is None else self._units[tokens]
-        events = self._streams.push(np.array([slot]), np.array([len(units)]), units)
-        found = [reading for reading in readings(events) if reading.rule != "recovered"]
-        self._streams.close(slot)
-        return found
 
 
 def exact_figures(options: DetectorOptions) -> list[dict[str, Any]]:
@@ -93,8 +84,8 @@ def near_figures(options: DetectorOptions, units: Tokens) -> list[dict[str, Any]
     """Share of near-copies of prose that are told within 3 periods of the second copy."""
     draw, reader = np.random.default_rng(1), Reader(units)
     prose = np.concatenate(encode([reply.completion for reply in healthy(options) if reply.language in LATIN][:800]))
-    each, found = (10 if options.quick else 40), []
-    for kind, rates in (("counter", (0.0,)), ("drifting", (0.05, 0.1, 0.2)), ("substituted", (0.05, 0.1, 0.15, 0.2))):
+    each, found = (12 if options.quick else 40), []
+    for kind, rates in NEAR_KINDS.items():
         hits = [
             is_in_time(reader, *near_loop(draw, prose, kind, period, rate), period)
             for period in NEAR_PERIODS
@@ -102,6 +93,11 @@ def near_figures(options: DetectorOptions, units: Tokens) -> list[dict[str, Any]
             for _ in range(each)
         ]
         found.append(figure(f"repetition.near.{kind}", float(np.mean(hits)), "recall", 0.9, at_least=True))
+        if kind == "substituted":
+            shortest = hits[: len(rates) * each]
+            found.append(
+                figure("repetition.near.substituted, 12 tokens", float(np.mean(shortest)), "recall", 0.9, at_least=True)
+            )
     return found
 
 
@@ -137,36 +133,6 @@ def reply_figures(options: DetectorOptions, units: Tokens) -> list[dict[str, Any
 def is_told_in_text(text: str) -> bool:
     guard = TextRepetitionGuard(TextStart("benchmark"), RepetitionSettings())
     return any(finding.severity > Severity.INFO for finding in [*guard.push(text), *guard.end()])
-
-
-def hard_figures(corpus: Corpus, units: Tokens, wanted: int) -> list[dict[str, Any]]:
-    """Stops, and warnings for the record, apart for chunks that hold four exact copies over 128 tokens or more."""
-    reader = Reader(units)
-    counts = {True: np.zeros(3, np.int64), False: np.zeros(3, np.int64)}
-    for index in range(len(corpus)):
-        tokens = corpus.token_ids(index)
-        told = reader.read(tokens)
-        periodic = bool(told) and is_periodic(tokens)
-        counts[periodic] += (1, bool(told), any(reading.stop for reading in told))
-    chunks, plain = len(corpus), counts[False]
-    million = 1e6 / max(1, chunks)
-    return [
-        figure("repetition.hard.chunks", chunks, "chunks", wanted, at_least=True),
-        figure(
-            "repetition.hard.stops",
-            float(plain[2] * million),
-            f"per million ({plain[2]} of {chunks}), not periodic",
-            10,
-        ),
-        {**figure("repetition.hard.warnings", float(plain[1] * million), "per million, not periodic", 20_000)},
-        figure(
-            "repetition.periodic.stops",
-            float(counts[True][2] / max(1, counts[True][0])),
-            "of periodic chunks told",
-            0.5,
-        ),
-        figure("repetition.periodic.chunks", float(counts[True][0] * million), "per million", 50_000),
-    ]
 
 
 def cost_figures(options: DetectorOptions) -> list[dict[str, Any]]:
@@ -239,7 +205,7 @@ def peer_rule_in_python(tokens: list[int], smallest: int, largest: int, count: i
     return False
 
 
-@njit  # type: ignore[untyped-decorator]
+@compiled  # type: ignore[untyped-decorator]
 def peer_rule(tokens: Tokens, smallest: int, largest: int, count: int) -> bool:
     """True where the rule fires at any token: some lag agrees with itself for (count - 1) patterns."""
     for size in range(smallest, largest + 1):
@@ -247,17 +213,5 @@ def peer_rule(tokens: Tokens, smallest: int, largest: int, count: int) -> bool:
         for at in range(size, len(tokens)):
             run = run + 1 if tokens[at] == tokens[at - size] else 0
             if run >= size * (count - 1):
-                return True
-    return False
-
-
-@njit  # type: ignore[untyped-decorator]
-def is_periodic(tokens: Tokens) -> bool:
-    """At least 4 exact copies over at least 128 tokens, at any period."""
-    for period in range(1, len(tokens) // 4 + 1):
-        run = 0
-        for at in range(period, len(tokens)):
-            run = run + 1 if tokens[at] == tokens[at - period] else 0
-            if run + period >= max(128, 4 * period):
                 return True
     return False

@@ -22,13 +22,16 @@ def near_loop(draw: np.random.Generator, prose: Tokens, kind: str, period: int, 
     """Copies of a stretch of prose, with the index of the second copy's first token.
 
     counter: one token counts up. drifting: each copy changes a share `rate` of the copy before it. substituted: each
-    copy changes a share of the first one.
+    copy changes a share of the first one. shifted: each copy is the first one with half that share of its tokens left
+    out and as many put in.
     """
     pieces = [piece(draw, prose, HEAD), piece(draw, prose, period)]
     unit = pieces[1]
     for copy in range(1, COPIES):
         changed = unit.copy()
-        if kind == "counter":
+        if kind == "shifted":
+            changed = shifted(draw, prose, unit, rate / 2)
+        elif kind == "counter":
             changed[period // 3] = 20_000 + copy
         else:
             struck = draw.random(period) < rate
@@ -36,6 +39,12 @@ def near_loop(draw: np.random.Generator, prose: Tokens, kind: str, period: int, 
         pieces.append(changed)
         unit = changed if kind == "drifting" else unit
     return np.concatenate(pieces), HEAD + period
+
+
+def shifted(draw: np.random.Generator, prose: Tokens, unit: Tokens, rate: float) -> Tokens:
+    left = unit[draw.random(len(unit)) >= rate]
+    places = np.flatnonzero(draw.random(len(left)) < rate)
+    return np.insert(left, places, draw.choice(prose, len(places)))
 
 
 def piece(draw: np.random.Generator, prose: Tokens, length: int) -> Tokens:

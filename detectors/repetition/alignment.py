@@ -20,7 +20,6 @@ from checkengine.detectors.repetition.state import (
     KIND_MASK,
     LINKS,
     NUMBER,
-    PAIRS,
     RING,
     WEIGHT_BITS,
     WEIGHT_MASK,
@@ -47,6 +46,8 @@ RETURNED = 35
 """Per cent of what is new in copies with errors that must have come back…"""
 FRESH = 40
 """…and of that, at most so many that were in none of the copies before, where these differ too."""
+ALIKE, FRESH_PUT_IN = 70, 20
+"""Per cent that must agree, and as above, where the errors are units put in or left out: nothing comes back."""
 
 
 @njit
@@ -100,7 +101,7 @@ def compare(stream: Any, position: int, lag: int, sign: int) -> bool:
     weight = sign * (unit & WEIGHT_MASK)
     stream.lines += sign * begins_line(stream, position)
     stream.links[position & (LINKS - 1)] = np.uint16(lag)
-    same = unit == before or unit == earlier  # noqa: SIM109  compiled, `in` builds a tuple
+    same = (unit == before) | (unit == earlier)
     if same:
         stream.copied += weight
         stream.copied_code += sign * code_weight(unit)
@@ -209,14 +210,19 @@ def take(stream: Any, position: int, lag: int, score: int, length: int) -> None:
 
 @njit
 def is_near_copy(stream: Any, limits: Any) -> bool:
-    """More than three copies that differ here and there, or items of a list that hardly differ."""
+    """Three copies that differ here and there, or items of a list that hardly differ."""
     copied, new, lag = stream.copied, stream.new, stream.aligned
     covered = stream.position - stream.aligned_since
     prose = 100 * stream.copied_code <= limits.code * copied
-    long = 5 * covered >= 16 * lag and copied + new >= limits.likeness
-    numbered = stream.numbered > 1 and 3 * stream.numbered > 2 * stream.lines
-    counted = 100 * copied >= (NUMBERED if numbered else limits.copied_list) * (copied + new)
-    return long and lag >= SHORTEST_LIST and prose and (counted or (not numbered and has_errors(stream, limits)))
+    long = covered >= 3 * lag and copied + new >= limits.likeness
+    counted = 100 * copied >= (NUMBERED if is_numbered(stream) else limits.copied_list) * (copied + new)
+    return long and lag >= SHORTEST_LIST and prose and (counted or has_errors(stream, limits))
+
+
+@njit
+def is_numbered(stream: Any) -> bool:
+    """More than two of three lines begin with something else than the one that they are compared with."""
+    return 3 * stream.numbered > 2 * stream.lines
 
 
 @njit
@@ -224,6 +230,7 @@ def has_errors(stream: Any, limits: Any) -> bool:
     """What differs stands in other places each time, and comes back."""
     copied, new, odd, returned = stream.copied, stream.new, stream.odd, stream.returned
     fewer = 10 if copied + new >= 2 * limits.likeness else 0
-    comes_back = 100 * returned >= (RETURNED - fewer) * new
-    elsewhere = 100 * stream.fresh <= (FRESH + fewer) * (odd + returned)
-    return comes_back and elsewhere and 100 * copied >= limits.copied * (copied + new)
+    comes_back = 100 * returned >= (RETURNED - fewer) * new and 100 * stream.fresh <= (FRESH + fewer) * (odd + returned)
+    put_in = 100 * copied >= ALIKE * (copied + new) and 100 * stream.fresh <= FRESH_PUT_IN * (odd + returned)
+    alike = 100 * copied >= limits.copied * (copied + new)
+    return alike and (comes_back or put_in) and not is_numbered(stream)

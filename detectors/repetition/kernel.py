@@ -20,6 +20,7 @@ from checkengine.detectors.repetition.alignment import (
     HISTORY,
     code_weight,
     follow_alignment,
+    has_errors,
     is_near_copy,
     pair_before,
 )
@@ -35,10 +36,11 @@ from checkengine.detectors.repetition.state import (
 
 MOST_BACKWARD = 1024
 """Tokens that are compared backwards when a lag is taken up; a longer cycle is counted from there."""
-NEW_PER_CENT = 6
+NEW_PER_CENT = 4
 """Of a long stretch that may be stopped."""
 
 QUIET, WARNED, STOPPED = range(3)
+UNKNOWN, BARE, WORDY, PROSE = range(4)
 CYCLE, NEAR_COPY, REUSED_TEXT, BLANK_TEXT, RECOVERED = range(1, 6)
 STOP = 8
 """Added to the kind of an event that may stop the sequence."""
@@ -79,8 +81,8 @@ def push(stream: Any, unit: int, limits: Any) -> int:
         weigh_reuse(stream, unit, distance)
         follow_alignment(stream, unit, position, distance, pair_before(stream, unit, position, limits.longest_period))
     count_blanks(stream, unit)
-    if stream.lag and stream.wordy < 0 and stream.run >= limits.repeated:
-        stream.wordy = has_words(stream, position, stream.lag)
+    if stream.lag and stream.wordy == UNKNOWN and stream.run >= limits.repeated:
+        stream.wordy = wordiness(stream, position, stream.lag, limits.code)
     return stage(stream, limits)
 
 
@@ -125,7 +127,7 @@ def take_up(stream: Any, position: int, distance: int) -> None:
         stream.lag = distance
         stream.run = run
         stream.run_weight = weight
-        stream.wordy = -1
+        stream.wordy = UNKNOWN
 
 
 @njit
@@ -185,12 +187,17 @@ def count_blanks(stream: Any, unit: int) -> None:
 
 
 @njit
-def has_words(stream: Any, position: int, period: int) -> bool:
-    """A quarter of the last copy (its last 64 tokens) are words."""
-    length, words = min(period, 64), 0
+def wordiness(stream: Any, position: int, period: int, code: int) -> int:
+    """PROSE, WORDY (a fifth of the last copy, or of its last 64 tokens, are words) or BARE."""
+    length, words, signs, worth = min(period, 64), 0, 0, 0
     for back in range(length):
-        words += ((stream.ring[(position - back) & (RING - 1)] >> WEIGHT_BITS) & KIND_MASK) == WORD
-    return 4 * words >= length
+        unit = stream.ring[(position - back) & (RING - 1)]
+        words += ((unit >> WEIGHT_BITS) & KIND_MASK) == WORD
+        worth += unit & WEIGHT_MASK
+        signs += code_weight(unit)
+    if 5 * words < length:
+        return BARE
+    return PROSE if 100 * signs <= code * worth else WORDY
 
 
 @njit
@@ -234,7 +241,7 @@ def is_cycle(stream: Any, limits: Any) -> bool:
     lag, run = stream.lag, stream.run
     found = False
     if lag and run >= limits.repeated and run >= lag + limits.slack and stream.run_weight >= limits.weight:
-        found = stream.wordy > 0 or run + lag >= limits.short_span
+        found = stream.wordy >= WORDY or run + lag >= limits.short_span
     return found
 
 
@@ -247,17 +254,30 @@ def may_stop(stream: Any, limits: Any) -> int:
         kind = BLANK_TEXT
     elif stream.stage == WARNED and stream.reuse >= CAP // 2 and has_nothing_new(stream, limits):
         kind = REUSED_TEXT
+    elif stream.stage == WARNED and stream.aligned and stays_near(stream, limits):
+        kind = NEAR_COPY
     return kind
+
+
+@njit
+def stays_near(stream: Any, limits: Any) -> bool:
+    """Copies with errors over a long stretch. The items of a list, however much alike, are no reason to stop."""
+    covered = stream.position - stream.aligned_since
+    long = covered >= limits.near_span and covered >= limits.prose_copies * stream.aligned
+    prose = 200 * stream.copied_code <= limits.code * stream.copied
+    return long and prose and has_errors(stream, limits)
 
 
 @njit
 def goes_on(stream: Any, limits: Any) -> bool:
     """A cycle that nothing could end: collapsed logits, or a long span without anything new."""
-    lag = stream.lag
+    lag, wordy = stream.lag, stream.wordy
     span = lag + stream.run
     least, calm = limits.span, limits.calm_span
-    if stream.wordy <= 0:
-        least, calm = 2 * limits.span, limits.short_span
+    if wordy == PROSE and span >= limits.prose_copies * lag:
+        least = limits.prose_span
+    elif wordy == BARE:
+        least, calm = 4 * limits.span, limits.calm_bare_span
     collapsed = stream.calm >= stream.run and span >= calm and span >= limits.calm_copies * lag
     return collapsed or (span >= least and span >= limits.copies * lag)
 

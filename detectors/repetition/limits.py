@@ -23,7 +23,7 @@ class RepetitionLimits:
     """…and tokens beyond the second copy…"""
     weight: int = 22
     """…and what they are worth: letters of scripts that tokenizers cut finely count less."""
-    short_span: int = 128
+    short_span: int = 96
     """Tokens that a cycle without words must cover: dividers, ellipses, zero-filled numbers, table rules."""
     likeness: int = 24
     """Tokens after the first copy from which near-copies count…"""
@@ -40,11 +40,17 @@ class RepetitionLimits:
     calm_copies: int = 3
     """A cycle whose logits have collapsed may stop after so many copies…"""
     calm_span: int = 48
-    """…over so many tokens."""
+    """…over so many tokens…"""
+    calm_bare_span: int = 128
+    """…and so many without words: nothing else could follow in the middle of a divider."""
     copies: int = 4
     """Any cycle may stop after so many copies…"""
     span: int = 512
     """…over so many tokens without anything new."""
+    prose_copies: int = 8
+    """A cycle of prose may stop after so many copies…"""
+    prose_span: int = 224
+    """…over so many tokens: people and healthy models write the same sentence so often only where they are asked to."""
     near_span: int = 1024
     """Tokens that near-copies and reuse must cover with hardly anything new before they may stop."""
     blank_span: int = 512
@@ -56,7 +62,7 @@ class RepetitionLimits:
     def __post_init__(self) -> None:
         if not 1 <= self.longest_period <= LONGEST_PERIOD:
             raise ValueError(f"longest_period is {self.longest_period}; it must be 1 … {LONGEST_PERIOD}")
-        if min(self.calm_copies, self.copies) < 2 or self.repeated < 8:
+        if min(self.calm_copies, self.copies, self.prose_copies) < 2 or self.repeated < 8:
             raise ValueError("a cycle needs at least 2 copies and 8 repeated tokens")
 
     def record(self) -> NDArray[np.void]:

@@ -30,5 +30,5 @@ STREAM = np.dtype(
     + [("pairs", np.uint16, (PAIRS,)), ("links", np.uint16, (LINKS,))],
     align=True,
 )
-"""`ring`: the last units; `eights`, `fours`, `pairs`: where an 8-gram, a 4-gram, a 2-gram stood last (low 16 bits of its
+"""`ring`: the last units; `eights`, `fours`, `pairs`: where an 8-gram, a 4-gram, a pair stood last (low 16 bits of its
 position); `links`: how far back the copy of each of the last units stood."""

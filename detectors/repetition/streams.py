@@ -48,7 +48,7 @@ class RepetitionReading:
 
 
 class RepetitionStreams:
-    """State of many streams, 57.5 KiB each, in arrays with one row a stream; a stream is known by its slot."""
+    """State of many streams, 62.3 KiB each, in arrays with one row a stream; a stream is known by its slot."""
 
     def __init__(self, limits: RepetitionLimits | None = None, capacity: int = 1) -> None:
         self.limits = limits or RepetitionLimits()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ def token_units(pieces: Sequence[bytes]) -> NDArray[np.int32]:
     return np.array(units, np.int32)
 
 
-def plain_units(tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+def plain_units(tokens: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
     """Units of tokens of which nothing is known: each counts as a word."""
     return ((tokens & (IDENTITIES - 1)) << UNIT_BITS | WORD << WEIGHT_BITS | WHOLE).astype(np.int32)
 

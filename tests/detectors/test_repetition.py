@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from checkengine.detectors import RepetitionLimits, RepetitionReading, RepetitionStreams, seq_rep_n
 from checkengine.detectors.repetition import TextUnits, plain_units, readings
-from checkengine.detectors.repetition.state import STREAM
+from checkengine.detectors.repetition.state import CODE, STREAM, UNIT_BITS, WEIGHT_BITS, WORD
 from checkengine.detectors.repetition.units import describe
 
 DRAW = random.Random(0)
@@ -50,12 +50,72 @@ def test_a_cycle_longer_than_the_limit_is_no_cycle():
     assert told(unit * 2, RepetitionLimits(cycles_only=True)) == []
 
 
-def test_a_cycle_stops_only_after_a_long_span_without_anything_new():
+def test_a_cycle_of_words_stops_only_after_a_long_span_without_anything_new():
     found = told(distinct(30) + distinct(20, 30_000) * 40)
     stop_at, stop = found[-1]
     assert (stop.rule, stop.stop) == ("cycle", True)
-    assert stop_at + 1 - 30 == RepetitionLimits().span
+    assert stop_at + 1 - 30 == RepetitionLimits().prose_span
     assert [reading.stop for _, reading in found] == [False, True]
+
+
+@pytest.mark.parametrize("copies", [2, 3, 4, 7])
+def test_a_few_copies_of_a_long_passage_do_not_stop_before_the_long_span(copies):
+    assert not any(reading.stop for _, reading in told(distinct(30) + distinct(60, 30_000) * copies))
+
+
+@pytest.mark.parametrize(("kinds", "span"), [((WORD, CODE), 512), ((CODE, CODE), 2048)])
+def test_a_cycle_of_code_or_of_signs_stops_later_than_one_of_prose(kinds, span):
+    cycle = np.array([(40 + at) << UNIT_BITS | kinds[at % 2] << WEIGHT_BITS | 16 for at in range(20)], np.int32)
+    streams = RepetitionStreams()
+    events = streams.push(np.array([streams.open()]), np.array([3000]), np.tile(cycle, 150))
+    assert next(reading.offset + 1 for reading in readings(events) if reading.stop) == span
+
+
+def near_loop(kind: str, period: int, rate: float, draw: np.random.Generator) -> list[int]:
+    """Forty tokens, then eight copies of which each from the second on is changed anew."""
+    unit = draw.integers(0, 40_000, period)
+    tokens = [*draw.integers(0, 40_000, 40).tolist(), *unit.tolist()]
+    for _ in range(7):
+        struck = draw.random(period) < rate
+        copy = np.where(struck, draw.integers(0, 40_000, period), unit)
+        if kind == "inserted":
+            copy = np.insert(unit, np.nonzero(struck)[0], draw.integers(0, 40_000, int(struck.sum())))
+        elif kind == "left out":
+            copy = unit[~struck]
+        tokens += copy.tolist()
+    return tokens
+
+
+@pytest.mark.parametrize("period", [12, 16, 30, 100, 300])
+@pytest.mark.parametrize(
+    ("kind", "rate"),
+    [("substituted", 0.05), ("substituted", 0.1), ("substituted", 0.2), ("inserted", 0.1), ("left out", 0.1)],
+)
+def test_copies_with_errors_are_told_within_three_periods_of_the_second_copy(kind, rate, period):
+    draw, hits = np.random.default_rng(period), 0
+    for _ in range(40):
+        found = told(near_loop(kind, period, rate, draw))
+        hits += bool(found) and 40 + period <= found[0][0] <= 40 + 4 * period
+    # A copy of twelve tokens leaves little to go by.
+    assert hits >= (36 if period > 16 else 28)
+
+
+def test_copies_with_errors_stop_only_after_a_long_stretch():
+    draw = np.random.default_rng(8)
+    unit = draw.integers(0, 40_000, 20)
+    copies = [np.where(draw.random(20) < 0.1, draw.integers(0, 40_000, 20), unit) for _ in range(80)]
+    found = told(np.concatenate(copies).tolist())
+    stops = [(at, reading) for at, reading in found if reading.stop]
+    assert found[0][1].stop is False
+    assert stops[0][1].rule in ("near_copy", "reuse")
+    assert stops[0][0] + 1 >= RepetitionLimits().near_span
+
+
+def test_the_items_of_a_long_list_are_never_stopped_however_much_alike():
+    unit, tokens = distinct(24), []
+    for item in range(100):
+        tokens += [*unit[:8], 60_000 + item, *unit[8:16], 70_000 + item, *unit[16:]]
+    assert not any(reading.stop for _, reading in told(tokens))
 
 
 def test_collapsed_logits_stop_a_cycle_sooner_and_only_where_all_of_it_is_calm():

@@ -64,6 +64,43 @@ def test_a_token_outside_the_vocabulary_is_read_like_any_other(drive, vocabulary
     assert drive(guard, [-5, 1 << 40, 7] * 20)
 
 
+@pytest.mark.parametrize("token", [1 << 63, -(1 << 63) - 1, 1 << 200])
+def test_a_token_beyond_64_bits_in_output_or_prompt_is_read_like_any_other(drive, vocabulary_of, token):
+    for vocabulary in (None, vocabulary_of(["a", "b"])):
+        guard = RepetitionGuard(RepetitionSettings(), vocabulary)
+        guard.begin(SequenceStart(1, "a", prompt_tokens=(token, 1)))
+        assert drive(guard, [*range(2, 12), token, *list(range(100, 110)) * 8])
+
+
+def test_a_strange_token_in_one_row_leaves_the_loop_of_its_neighbour_a_loop(step_of, vocabulary_of):
+    guard = RepetitionGuard(RepetitionSettings(), vocabulary_of([f" word{n}" for n in range(60)]))
+    found = []
+    for index in range(120):
+        step = step_of({"loop": [2 + index % 20], "odd": [1 << 70 if index % 3 else 5]}, step=index, before=index)
+        found += guard.observe(step)
+    assert "loop" in {finding.sequence for finding in found}
+
+
+TWO_SENTENCES = [
+    "The cat sat. The dog ran. ",
+    "I am sorry, I cannot answer that. Please try again later. ",
+    "Paris is the capital of France. It lies on the Seine.\n",
+    "Je suis désolé. Je ne peux pas répondre à cette question. ",
+    "对不起，我不能回答。请稍后再试。",
+]
+
+
+@pytest.mark.parametrize("sentences", TWO_SENTENCES)
+def test_forty_copies_of_two_sentences_that_nobody_asked_for_reach_the_stop_stage(sentences):
+    found = read("Here is an answer. " + sentences * 40, prompt="What is the capital of France?")
+    assert stages(found) == [("repetition.loop", Severity.WARNING), ("repetition.loop", Severity.ERROR)]
+
+
+@pytest.mark.parametrize("sentences", TWO_SENTENCES)
+def test_five_copies_of_two_sentences_are_a_warning_at_most(sentences):
+    assert all(finding.severity <= Severity.WARNING for finding in read("Here is an answer. " + sentences * 5))
+
+
 def test_text_is_warned_of_stopped_and_placed_at_its_second_copy():
     found = read("An answer. " + SENTENCE * 60)
     assert stages(found) == [("repetition.loop", Severity.WARNING), ("repetition.loop", Severity.ERROR)]

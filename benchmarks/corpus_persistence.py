@@ -65,7 +65,8 @@ class StruckMemory(Fault):
 
     step: int
     row: int
-    position: int
+    share: float
+    """Where in the row, of what it had in memory before the step."""
     nan: bool
     name = "struck_memory"
     models = "a late write into a page that is another's by then: sgl-project/sglang#24527"
@@ -75,7 +76,7 @@ class StruckMemory(Fault):
     def strikes(self, batch: PackedBatch, memory: KVMemory) -> None:
         if batch.step == self.step:
             row = self.row % len(batch.handles)
-            position = self.position % max(1, int(batch.starts[row]))
+            position = int(self.share * max(0, int(batch.starts[row]) - 1))
             memory.write_slots(slots_of(batch, row, range(position, position + 1)), float("nan") if self.nan else 3.0)
 
 
@@ -94,8 +95,8 @@ def seeded_case(seed: int) -> Seeded:
     if wanted is Persistence.TRANSIENT:
         return Seeded(wanted, FlippedBit(step, row, int(random.integers(64))), step, row)
     if wanted is Persistence.PERSISTENT:
-        position = int(random.integers(8))
-        return Seeded(wanted, StruckMemory(step - 1, row, position, bool(random.random() < 0.5)), step, row)
+        fault = StruckMemory(step - 1, row, float(random.random()), bool(random.random() < 0.5))
+        return Seeded(wanted, fault, step, row)
     return Seeded(wanted, IN_CODE[int(random.integers(len(IN_CODE)))](int(random.integers(3))), step, row)
 
 

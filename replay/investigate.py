@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -127,8 +127,11 @@ def investigate(
     if kernel is None:
         try_reference(found, replayer, progress)
         known = weights_known(capture) if weights else ()
-        judge = judge or Judge(executor, guards, changed=changed, gate=gate, known=known)
         window = suspect_window(capture, found.finding, replayer.window)
+        judge = judge or Judge(executor, guards, changed=changed, gate=gate, known=known)
+        if judge.window_at is None:
+            own = frozenset(window.starts)
+            judge = replace(judge, window_at=lambda step: build_window(capture, involved=own, first=step, last=step))
         found.verdict = judge.judge(window, found.finding, found.forced, found.reference, found.reference_fires)
         confirm_audit(found)
     found.seconds = time.monotonic() - began

@@ -10,6 +10,7 @@ from checkengine.replay.judge.kept import KeptOutcome
 from checkengine.replay.judge.repeat import Repeats
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.localise import place_of
+from checkengine.replay.localise.whole import MOST_SLOTS
 from checkengine.replay.window import WindowStep
 
 INPUTS = "inputs of attention"
@@ -66,18 +67,11 @@ def misplaced(case: Case, found: Difference, repeats: Repeats) -> Verdict:
 
 def overwritten(case: Case, kept: KeptOutcome) -> Verdict:
     window = case.bench.window
-    step = next((step for step in window.steps if step.number == kept.first), window.steps[0])
+    step = next((step for step in window.steps if step.number == (kept.since or kept.first)), window.steps[-1])
     rows = [row for row in range(len(step.involved)) if step.involved[row]]
-    slots = tuple(place_of(window, step, rows[0], int(slot)) for slot in kept.changed[:64]) if rows else ()
-    if slots:
-        sentence = (
-            f"memory of the sequence changed after it was written: {slots[0].words} holds other bytes in the capture "
-            f"than step by step were written there, and step {kept.first} is the first to show it"
-        )
-    else:
-        sentence = (
-            f"memory of the sequence from before the window was overwritten by step {kept.healed}: up to then the "
-            "record's bits do not follow from the captured memory, from then on they do"
-        )
+    slots = tuple(place_of(window, step, rows[0], int(slot)) for slot in kept.changed[:MOST_SLOTS]) if rows else ()
+    since = "after the window's last step" if kept.since is None else f"before step {kept.since}"
+    sentence = f"memory of the sequence changed {since}, and no step of the sequence wrote it"
+    sentence += f": {slots[0].words}" if slots else "; it was written before the window began"
     row = rows[0] if rows else None
     return case.verdict(VerdictKind.STALE_KV, sentence, FaultClass.STALE_KV, step=step, row=row, slots=slots)

@@ -16,7 +16,7 @@ from checkengine.replay.judge.gate import Gate, bound_words
 from checkengine.replay.judge.inputs import try_inputs
 from checkengine.replay.judge.intervals import clopper_pearson
 from checkengine.replay.judge.invariance import try_neighbours, try_placement
-from checkengine.replay.judge.kept import try_kept
+from checkengine.replay.judge.kept import WindowAt, try_kept
 from checkengine.replay.judge.nonfinite import first_nonfinite_step
 from checkengine.replay.judge.reference import ReferenceOutcome, compare_reference, try_reference
 from checkengine.replay.judge.repeat import Repeats, repeat, run_first
@@ -40,7 +40,8 @@ class Judge:
 
     `changed`: what decides numbers and is not as recorded (Executor.changed); without that a record whose bits do not
     come again proves nothing. `gate`: repeats a convicting step in fresh processes; without it only `repeats` runs in
-    this process stand behind a conviction, and the verdict says so. `known`: tests that were made before.
+    this process stand behind a conviction, and the verdict says so. `known`: tests that were made before. `window_at`:
+    the suspect's window of one step alone; without it memory that changed cannot be told from a step that went wrong.
     """
 
     executor: Executor
@@ -49,6 +50,7 @@ class Judge:
     changed: Sequence[str] = ()
     gate: Gate | None = None
     known: Sequence[TestResult] = ()
+    window_at: WindowAt | None = None
 
     def judge(
         self,
@@ -131,10 +133,10 @@ class Judge:
         reference = self._reference(case, repeats)
         case.add(reference.result())
         if case.replay is not None and case.replay.first_difference is not None:
-            kept = try_kept(case.bench, case.replay) if not self.changed else None
+            kept = try_kept(case.bench, case.replay, self.window_at) if not self.changed else None
             if kept is not None:
                 case.add(kept.result())
-                if kept.found:
+                if kept.overwritten:
                     return overwritten(case, kept)
             return case.not_as_recorded(case.replay, self.changed)
         shape = try_shape(case.bench, repeats.outputs)

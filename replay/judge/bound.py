@@ -75,7 +75,7 @@ def visible(call: OpCall, tokens: torch.Tensor) -> torch.Tensor:
 
 def gathered(call: OpCall, memory: torch.Tensor) -> torch.Tensor:
     """The row's own slots in the order of positions, float64: (heads of the query, length, dim)."""
-    places = torch.tensor([{int(b): i for i, b in enumerate(call.blocks)}[int(b)] for b in call.table])
+    places = torch.from_numpy(np.searchsorted(call.blocks, call.table).astype(np.int64))
     rows = memory[places].flatten(0, 1)[: call.length].double()
     return rows.transpose(0, 1).repeat_interleave(call.query.shape[1] // memory.shape[2], 0)
 

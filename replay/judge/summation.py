@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 
 from checkengine.replay.judge.bound import visible
@@ -81,7 +82,7 @@ ORDERS: Mapping[str, Attention] = {
 
 def parts(call: OpCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Query (heads, tokens, key_dim), keys and values (heads, length, dim) of the row, in their own dtype."""
-    places = torch.tensor([{int(b): i for i, b in enumerate(call.blocks)}[int(b)] for b in call.table])
+    places = torch.from_numpy(np.searchsorted(call.blocks, call.table).astype(np.int64))
     repeats = call.query.shape[1] // call.keys.shape[2]
 
     def own(memory: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@
 MODEL := smollm2-135m
 VENV := .venv
 BIN := $(VENV)/bin
+TEST_WORKERS ?= 2
 CONSTRAINTS := requirements/constraints.txt
 INSTALLED := build/installed
 
@@ -48,9 +49,10 @@ types: setup
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --target $(INSTALLED) .
 	@MYPYPATH=$(INSTALLED) $(BIN)/mypy --config-file pyproject.toml -p checkengine
 
+# Two processes with one thread each: two OpenMP threads in each of them would wait for each other on two cores.
 pytest: setup model
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 format: setup
 	@$(BIN)/ruff check --fix .

@@ -15,6 +15,7 @@ import numpy as np
 from checkengine.assemble import EngineShim, embed
 from checkengine.benchmarks.figure import figure
 from checkengine.benchmarks.prompts import QUESTIONS
+from checkengine.benchmarks.replay_speed import speed_figures
 from checkengine.config import Settings
 from checkengine.engine_shim.capturing import take_capture
 from checkengine.engine_shim.engine.engine import Engine
@@ -30,7 +31,7 @@ from checkengine.replay.capture import Capture
 from checkengine.replay.record import StepRecord
 from checkengine.replay.replayer import Replayer
 from checkengine.replay.settings import AuditSettings, CaptureSettings, SpoolSettings
-from checkengine.selftest_faults import tiny_model, tiny_tokenizer
+from checkengine.tiny import tiny_model, tiny_tokenizer
 
 MODEL = "smollm2-135m"
 WANTED = 100
@@ -83,7 +84,8 @@ class Tally:
 
 def replay_figures(path: Path | None = None, *, wanted: int = WANTED, demo: bool = True) -> list[dict[str, Any]]:
     """Windows of a tiny random model and, with `demo`, of the demo model; minutes."""
-    figures = figures_of("tiny", tally(tiny_model(), tiny_tokenizer(), TINY, wanted, tiny_prompts), wanted)
+    figures = speed_figures(path, demo=demo)
+    figures += figures_of("tiny", tally(tiny_model(), tiny_tokenizer(), TINY, wanted, tiny_prompts), wanted)
     if demo:
         model, tokenizer = load_model(path or model_directory(MODEL))
         prompts = DemoPrompts(tokenizer)

@@ -21,6 +21,8 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "guards": ("guards", "guard_figures"),
     "engine": ("engine", "engine_figures"),
     "replay": ("replay", "replay_figures"),
+    "minimise": ("minimise", "minimise_figures"),
+    "bundles": ("bundles", "bundle_figures"),
     "clean": ("clean", "clean_figures"),
     "faults": ("corpus_faults", "corpus_figures"),
     "audit": ("audit", "audit_figures"),

@@ -56,14 +56,14 @@ def function_words(language: str) -> Callable[[random.Random], str]:
 
 
 def foreign_words(kind: str) -> Callable[[random.Random], str]:
-    """From the first foreign word on, in every other sentence."""
+    """In every other sentence, the first one included."""
 
     def make(draw: random.Random) -> str:
         pairs = zip(draw.sample(SENTENCES, 6), [*draw.sample(BETWEEN, 5), ""], strict=True)
         text = " ".join(f"{one} {two}" for one, two in pairs)
         while "{}" in text:
             text = text.replace("{}", draw.choice(FOREIGN[kind]), 1)
-        return text[4:]
+        return text
 
     return make
 

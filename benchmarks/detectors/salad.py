@@ -21,6 +21,7 @@ from checkengine.benchmarks.detectors.replies import Reply, instruct
 from checkengine.benchmarks.detectors.tokenizer import encode, tokenizer
 from checkengine.benchmarks.figure import figure
 from checkengine.benchmarks.salad_classes import MADE, wheel_vocabularies
+from checkengine.benchmarks.salad_data import SEEN_SHARE, Text, catalogues, is_held_out, is_reply_held_out
 from checkengine.benchmarks.salad_runs import CLASSES, HEALTHY, SaladRun, cached_runs
 from checkengine.detectors.language.expectation import expected_scripts
 from checkengine.detectors.salad import SaladBatch, SaladTables, scan_texts, text_tables, text_tokenizer
@@ -31,6 +32,8 @@ EVIDENCE = SaladSettings().evidence
 WITHIN = 64
 COUNT, QUICK_COUNT = 200, 40
 TIMED_ROWS, TIMED_STEPS = 256, 200
+TEXT_PART = 4
+"""Of the chunks, one in so many is read as text, which takes longer than tokens."""
 
 
 def figures(options: DetectorOptions) -> list[dict[str, Any]]:
@@ -137,12 +140,18 @@ PLAIN = (
 
 
 def healthy(options: DetectorOptions, tables: SaladTables) -> Iterator[dict[str, Any]]:
+    """Only of files and replies that the tables did not learn from."""
     corpus = hard_negatives(options)
     alarms = scan_texts(tables, corpus.tokens, corpus.first_token) >= EVIDENCE
-    yield rate(f"hard negatives, tokens ({len(corpus)} chunks, {alarms.sum()} alarms)", alarms)
-    texts = [corpus.text_of(at) for at in range(0, len(corpus), 1 if options.quick else 6)]
-    yield _of_texts("hard negatives, text", texts)
-    known = instruct(options)
+    held_out = np.array([is_held_out(str(path)) for path in corpus.sources])[corpus.source_of]
+    alarms = alarms[held_out]
+    yield rate(f"hard negatives, tokens ({len(alarms)} chunks, {alarms.sum()} alarms)", alarms)
+    read = np.flatnonzero(held_out)[:: 1 if options.quick else TEXT_PART]
+    yield _of_texts("hard negatives, text", [corpus.text_of(int(at)) for at in read])
+    messages = list(catalogues(SEEN_SHARE, 1.0, most=QUICK_COUNT if options.quick else 1 << 30))
+    if messages:
+        yield _of_messages(messages)
+    known = [reply for reply in instruct(options) if is_reply_held_out(reply.id, reply.source)]
     if known:
         yield from _of_replies(tables, known)
 
@@ -153,18 +162,31 @@ def _of_replies(tables: SaladTables, known: Sequence[Reply]) -> Iterator[dict[st
     for language in sorted({reply.language for reply in known}):
         texts = [reply.completion for reply in known if reply.language == language]
         scripts = expected_scripts("", language)
-        read = text_tokenizer().encode_batch_fast(texts, add_special_tokens=False)
-        own = [np.asarray(each.ids) for each in read]
         found["tokens"].append(scan_texts(tables, *flat(encode(texts)), scripts) >= EVIDENCE)
-        found["text"].append(scan_texts(text_tables(), *flat(own), scripts) >= EVIDENCE)
+        found["text"].append(scan_texts(text_tables(), *flat(own_ids(texts)), scripts) >= EVIDENCE)
     for how, parts in found.items():
         alarms = np.concatenate(parts)
         yield rate(f"replies in 15 languages, {how} ({len(alarms)}, {alarms.sum()} alarms)", alarms)
 
 
+def _of_messages(messages: Sequence[Text]) -> dict[str, Any]:
+    """The language is known, as that of a request."""
+    parts = []
+    for kind in sorted({text.kind for text in messages}):
+        language = kind.removeprefix("catalogue ").split("_")[0].split("@")[0]
+        ids = own_ids([text.text for text in messages if text.kind == kind])
+        parts.append(scan_texts(text_tables(), *flat(ids), expected_scripts("", language)) >= EVIDENCE)
+    alarms = np.concatenate(parts)
+    return rate(f"translated messages in many languages, text ({len(alarms)}, {alarms.sum()} alarms)", alarms)
+
+
+def own_ids(texts: Sequence[str]) -> list[NDArray[Any]]:
+    read = text_tokenizer().encode_batch_fast(list(texts), add_special_tokens=False)
+    return [np.asarray(each.ids) for each in read]
+
+
 def _of_texts(name: str, texts: Sequence[str]) -> dict[str, Any]:
-    encodings = text_tokenizer().encode_batch_fast(list(texts), add_special_tokens=False)
-    alarms = scan_texts(text_tables(), *flat([np.asarray(each.ids) for each in encodings])) >= EVIDENCE
+    alarms = scan_texts(text_tables(), *flat(own_ids(texts))) >= EVIDENCE
     return rate(f"{name} ({len(texts)}, {alarms.sum()} alarms)", alarms)
 
 

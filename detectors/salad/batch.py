@@ -99,11 +99,7 @@ class SaladBatch:
             strange,
             self._threshold,
             self._fired,
-            tables.tokens,
-            tables.pairs.healthy,
-            tables.pairs.salad,
-            tables.pairs.ceiling,
-            tables.word_pairs,
+            tables.known,
             self._whole,
             self._real,
             self._memory,
@@ -133,7 +129,7 @@ class SaladBatch:
         text = transitions + marks + words
         # A source that tells next to nothing does not say where it began.
         start = min((at for nats, at in starts if nats > 0.2 * text), default=max(count - 1, 0))
-        return SaladReading(start, count - start, text + (logits if text else 0.0), transitions, marks, words, logits)
+        return SaladReading(start, count - start, text + min(logits, text), transitions, marks, words, logits)
 
     def _grow(self, slots: int) -> None:
         before, more = len(self._whole), slots - len(self._whole)
@@ -152,13 +148,13 @@ class SaladBatch:
         pairs = rows[:-1, k.FORM] + rows[1:, k.CLASS]
         if len(pairs) < PROMPT_MINIMUM:
             return
-        split = k.SHARES + tables.pairs.healthy.shape[1]
-        known = tables.pairs.healthy[pairs].astype(np.float64)
+        split = k.SHARES + tables.known.healthy.shape[1]
+        known = tables.known.healthy[pairs].astype(np.float64)
         fit = np.log(known).sum(axis=0)
         share = np.exp(fit - fit.max())
         share /= share.sum()
         real[k.SHARES : split] = (1.0 - k.SWITCH) * share + k.SWITCH / len(share)
-        odd = np.log(tables.pairs.salad[rows[1:, k.CLASS]] @ real[split:]) - np.log(known @ real[k.SHARES : split])
+        odd = np.log(tables.known.salad[rows[1:, k.CLASS]] @ real[split:]) - np.log(known @ real[k.SHARES : split])
         real[k.CALM] = np.clip(np.clip(odd, -k.STEEPEST, k.STEEPEST).mean(), 0.0, CALMEST)
 
 
@@ -169,9 +165,9 @@ def fresh_state(tables: SaladTables) -> tuple[NDArray[np.int64], NDArray[np.floa
     """The columns of a sequence that begins."""
     whole = np.zeros(k.WHOLE_COLUMNS, np.int64)
     whole[k.LAST_FORM] = FORMS[TokenClass.SPECIAL] * CLASSES
-    whole[k.LAST_TOKEN] = whole[k.LAST_WORD] = -1
+    whole[k.LAST_TOKEN] = whole[k.LAST_WORD] = whole[k.OPEN_WORD] = -1
     whole[k.EXPECTED] = 0b11 | (1 << Script.LATIN)
-    mixtures = [np.full(known.shape[1], 1.0 / known.shape[1]) for known in (tables.pairs.healthy, tables.pairs.salad)]
+    mixtures = [np.full(known.shape[1], 1.0 / known.shape[1]) for known in (tables.known.healthy, tables.known.salad)]
     return whole, np.concatenate([np.zeros(k.SHARES), *mixtures]).astype(np.float32)
 
 
@@ -185,18 +181,6 @@ def scan_texts(
     highest = np.zeros((len(first) - 1, 5), np.float32)
     whole, real = fresh_state(tables)
     whole[k.EXPECTED] |= scripts
-    known = tables.pairs
     ids, first = np.asarray(tokens, np.int64), np.asarray(first, np.int64)
-    k.scan(
-        ids,
-        first,
-        highest,
-        whole,
-        real,
-        tables.tokens,
-        known.healthy,
-        known.salad,
-        known.ceiling,
-        tables.word_pairs,
-    )
+    k.scan(ids, first, highest, whole, real, tables.known)
     return highest[:, 0]

@@ -12,12 +12,13 @@ import numpy as np
 from numba import njit
 
 # Columns of a token, int32.
-CLASS, FORM, SCRIPT, MARK, WORD, EDGE, LEADING, END, LENGTH = 0, 1, 2, 3, 4, 5, 6, 7, 8
-TOKEN_COLUMNS = 9
+CLASS, FORM, SCRIPT, MARK, LETTERS_HASH, EDGE, LEADING, END, LENGTH, POWER = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+FIRST_PIECE, LAST_PIECE = 10, 11
+TOKEN_COLUMNS = 12
 # Columns of a sequence, whole numbers.
 COUNT, START, LAST_FORM, LAST_TOKEN, REMEMBERED, TOLD, EXPECTED, NEEDED = 0, 1, 2, 3, 4, 5, 6, 7
 LAST_WORD, MARKS, MARKS_START, FOREIGN, LETTERS, WORD_RUN = 8, 9, 10, 11, 12, 13
-PLAIN_BEFORE, FOREIGN_BYTES, FOREIGN_TOKEN, MARKED, SCRIPT_COUNTS = 14, 15, 16, 17, 18
+PLAIN_BEFORE, FOREIGN_BYTES, FOREIGN_TOKEN, MARKED, OPEN_WORD, SCRIPT_COUNTS = 14, 15, 16, 17, 18, 19
 SCRIPTS = 40
 WHOLE_COLUMNS = SCRIPT_COUNTS + SCRIPTS
 # Columns of a sequence, real numbers.
@@ -26,6 +27,7 @@ TRANSITIONS, CALM, ODD, WORDS, LOGITS, SHARES = 0, 1, 2, 3, 4, 5
 MEAN, SQUARE, WEIGHT = 0, 1, 2
 # Bits of EDGE.
 BEGINS_LETTER, ENDS_LETTER, BEGINS_SPACE, ENDS_SPACE, SMALL, BROKEN, PLAIN, BLANK = 1, 2, 4, 8, 16, 32, 64, 128
+LETTERS_ONLY, TELLS = 256, 512
 # Values of MARK.
 CONTROL, RESERVED = 1, 2
 
@@ -39,7 +41,7 @@ KEEP_SAME_PAIR, KEEP_SAME_TOKEN = 0.6, 0.5
 """What is left of evidence that repeats itself."""
 FADE = 0.12
 """Nats that marks lose with every token: a hundred tokens forget what a few of them told."""
-RESERVED_NATS, CONTROL_NATS, BROKEN_NATS, FOREIGN_NATS, STRANGE_NATS = 10.0, 6.5, 4.0, 14.5, 2.5
+RESERVED_NATS, CONTROL_NATS, BROKEN_NATS, FOREIGN_NATS, STRANGE_NATS = 10.0, 6.5, 4.0, 16.0, 2.5
 PIECE, FIRST_SCRIPT = 1, 2
 """Values of SCRIPT: a piece of a character that does not tell, and from where on it is a writing system."""
 FOREIGN_LEAST = 4
@@ -49,11 +51,16 @@ NATIVE_BYTES = 96
 APART_BYTES = 5
 NATIVE_LETTERS = 40
 """... or half of so many tokens."""
-WORD_SEEN, WORD_NEW, WORD_DEPLETED, WORD_FADE = -0.8, 1.2, 3.5, 0.4
-"""Nats of two function words in a row: as in healthy text, never seen but rare anyway, or avoided; and what any other
-token takes away."""
+WORD_NATS = (-0.6, 1.5, 4.0, 0.6)
+"""Of two function words in a row: as in healthy text, never seen but rare anyway, avoided, rarer than by chance..."""
+WORD_FADE = 0.45
+"""... and what any other word or token takes away."""
+NEWS_MOST = 2.5
+"""Nats that it tells at most whether two pieces were ever neighbours in healthy text."""
+BLOOM_SHIFTS = (0, 20, 40)
+HASH_BASE, HASH_PRIME = 257, (1 << 31) - 1
 LOGITS_MOST = 10.0
-"""Nats that entropy tells at most: alone it reports nothing."""
+"""Nats that entropy tells at most, and never more than the text itself does: alone it reports nothing."""
 ENTROPY_SHIFT = 1.2
 """Standard deviations that salad lies above the model's mean entropy: a Gaussian's likelihood ratio."""
 ENTROPY_STEEPEST = 1.5
@@ -70,42 +77,94 @@ def let_go(whole: Any, real: Any) -> None:
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
-def follow(at: Any, known: Any, shares: Any) -> Any:
-    """Probability under a mixture of kinds, whose probabilities are known[at]; its weights move in place."""
+def follow(at: Any, known: Any, new: Any, news: Any, shares: Any) -> Any:
+    """Probability of a pair of classes under a mixture of kinds, known[at], and together with whether the pieces are
+    new neighbours (`news` 1 or 0; -1: not known), new[at]. The mixture's weights move in place."""
     kinds = known.shape[1]
-    total = np.float32(0.0)
+    alone = total = np.float32(0.0)
     for kind in range(kinds):
-        total += shares[kind] * known[at, kind]
+        alone += shares[kind] * known[at, kind]
+    if news < 0:
+        total = alone
+        for kind in range(kinds):
+            shares[kind] *= known[at, kind]
+    else:
+        for kind in range(kinds):
+            shares[kind] *= known[at, kind] * (new[at, kind] if news else np.float32(1.0) - new[at, kind])
+            total += shares[kind]
     scale, spread = np.float32(1.0 - SWITCH) / total, np.float32(SWITCH / kinds)
     for kind in range(kinds):
-        shares[kind] = shares[kind] * known[at, kind] * scale + spread
-    return total
+        shares[kind] = shares[kind] * scale + spread
+    return alone, total
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def mixed(before: Any, token: Any) -> Any:
+    found = np.uint64((np.int64(before) << 24) | token) * np.uint64(0x9E3779B97F4A7C15)
+    found ^= found >> np.uint64(29)
+    return found * np.uint64(0xBF58476D1CE4E5B9)
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def is_new(before: Any, token: Any, seen: Any) -> int:
+    """1 where the two pieces were never neighbours in the text that `seen` was filled with (a Bloom filter, 1970)."""
+    drawn, mask = mixed(before, token), np.uint64(8 * len(seen) - 1)
+    for shift in BLOOM_SHIFTS:
+        bit = (drawn >> np.uint64(shift)) & mask
+        if not (seen[bit >> np.uint64(3)] >> (bit & np.uint64(7))) & np.uint8(1):
+            return 1
+    return 0
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def fill_seen(before: Any, tokens: Any, seen: Any) -> None:
+    """Puts pairs into the filter, whose size is a power of two."""
+    mask = np.uint64(8 * len(seen) - 1)
+    for at in range(len(tokens)):
+        drawn = mixed(before[at], tokens[at])
+        for shift in BLOOM_SHIFTS:
+            bit = (drawn >> np.uint64(shift)) & mask
+            seen[bit >> np.uint64(3)] |= np.uint8(1) << np.uint8(bit & np.uint64(7))
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def all_new(before: Any, tokens: Any, seen: Any) -> Any:
+    """`is_new` of many pairs."""
+    found = np.zeros(len(tokens), np.uint8)
+    for at in range(len(tokens)):
+        found[at] = is_new(before[at], tokens[at], seen)
+    return found
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
-def transition(weight: Any, pair: Any, token: Any, ceiling: Any, whole: Any, real: Any, memory: Any) -> None:
-    if weight <= 0.0:
-        if real[TRANSITIONS] > 0.0:
-            real[TRANSITIONS] += max(weight, np.float32(-STEEPEST))
-            if real[TRANSITIONS] <= 0.0:
-                let_go(whole, real)
+def transition(weight: Any, news: Any, pair: Any, token: Any, ceiling: Any, whole: Any, real: Any, memory: Any) -> None:
+    """`weight`: nats of the pair of classes; `news`: what the pieces' being neighbours adds to them."""
+    nats = max(weight, np.float32(-STEEPEST))
+    if weight > 0.0 or news > 0.0:
+        if real[TRANSITIONS] > 0.0 and whole[COUNT] - whole[START] > REMEMBER:
+            let_go(whole, real)
+        if real[TRANSITIONS] == 0.0:
+            whole[START] = whole[COUNT] - 1
+            whole[REMEMBERED] = 0
+        known = whole[REMEMBERED]
+        keep, again = np.float32(1.0), np.float32(1.0)
+        for at in range(known):
+            if memory[at, 0] == pair:
+                keep *= np.float32(KEEP_SAME_PAIR)
+            if memory[at, 1] == token:
+                again *= np.float32(KEEP_SAME_TOKEN)
+        if known < REMEMBER:
+            memory[known, 0], memory[known, 1] = pair, token
+            whole[REMEMBERED] = known + 1
+        if weight > 0.0:
+            nats = min(weight, ceiling[pair]) * keep * again
+        if news > 0.0:
+            news *= again
+    elif real[TRANSITIONS] == 0.0:
         return
-    if real[TRANSITIONS] > 0.0 and whole[COUNT] - whole[START] > REMEMBER:
+    real[TRANSITIONS] += nats + news
+    if real[TRANSITIONS] <= 0.0:
         let_go(whole, real)
-    if real[TRANSITIONS] == 0.0:
-        whole[START] = whole[COUNT] - 1
-        whole[REMEMBERED] = 0
-    known = whole[REMEMBERED]
-    keep, again = np.float32(1.0), np.float32(1.0)
-    for at in range(known):
-        if memory[at, 0] == pair:
-            keep *= np.float32(KEEP_SAME_PAIR)
-        if memory[at, 1] == token:
-            again = np.float32(KEEP_SAME_TOKEN)
-    if known < REMEMBER:
-        memory[known, 0], memory[known, 1] = pair, token
-        whole[REMEMBERED] = known + 1
-    real[TRANSITIONS] += min(weight, ceiling[pair]) * keep * again
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
@@ -165,16 +224,53 @@ def own_script(script: Any, whole: Any) -> bool:
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
+def word(row: Any, known: Any, whole: Any, real: Any) -> None:
+    """Puts words together of tokens, by a rolling hash, and weighs two function words that follow each other."""
+    edge = row[EDGE]
+    if edge & LETTERS_ONLY and not edge & BEGINS_SPACE and whole[OPEN_WORD] >= 0:
+        whole[OPEN_WORD] = (whole[OPEN_WORD] * row[POWER] + row[LETTERS_HASH]) % HASH_PRIME
+        return
+    if whole[OPEN_WORD] >= 0:
+        neighbour(number_of(whole[OPEN_WORD], known), known, whole, real)
+    whole[OPEN_WORD] = row[LETTERS_HASH] if edge & LETTERS_ONLY else -1
+    if not edge & BEGINS_SPACE:
+        whole[LAST_WORD] = -1
+    if not edge & LETTERS_ONLY:
+        real[WORDS] = max(real[WORDS] - np.float32(WORD_FADE), np.float32(0.0))
+    if real[WORDS] == 0.0:
+        whole[WORD_RUN] = whole[COUNT] - 1
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
+def number_of(hashed: Any, known: Any) -> int:
+    """Of a function word; -1 for other words."""
+    places = len(known.word_hashes)
+    at = hashed % places
+    while known.word_hashes[at] >= 0:
+        if known.word_hashes[at] == hashed:
+            return int(known.word_numbers[at])
+        at = (at + 1) % places
+    return -1
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
+def neighbour(number: Any, known: Any, whole: Any, real: Any) -> None:
+    before = whole[LAST_WORD]
+    whole[LAST_WORD] = number
+    if number < 0:
+        real[WORDS] = max(real[WORDS] - np.float32(WORD_FADE), np.float32(0.0))
+    elif before >= 0 and before != number:  # a word twice is repetition, as in a refrain
+        state = (known.word_pairs[before, number >> 2] >> (2 * (number & 3))) & 3
+        real[WORDS] = max(real[WORDS] + np.float32(WORD_NATS[state]), np.float32(0.0))
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def push(
     slot: Any,
     token: Any,
     entropy: Any,
     strange: Any,
-    tokens: Any,
-    healthy: Any,
-    salad: Any,
-    ceiling: Any,
-    word_pairs: Any,
+    known: Any,
     wholes: Any,
     reals: Any,
     memories: Any,
@@ -182,16 +278,26 @@ def push(
 ) -> Any:
     """One token of one sequence; returns all evidence in nats. `strange` is 1 where the tokenizer cuts elsewhere."""
     whole, real, memory = wholes[slot], reals[slot], memories[slot]
-    size = len(tokens) - 1
-    row = tokens[token] if 0 <= token < size else tokens[size]
+    size = len(known.tokens) - 1
+    row = known.tokens[token] if 0 <= token < size else known.tokens[size]
     whole[COUNT] += 1
     pair = whole[LAST_FORM] + row[CLASS]
-    split = SHARES + healthy.shape[1]
-    likely = follow(row[CLASS], salad, real[split:]) / follow(pair, healthy, real[SHARES:split])
-    weight = np.float32(math.log(likely)) - real[CALM]
+    split = SHARES + known.healthy.shape[1]
+    before, news = whole[LAST_TOKEN], -1
+    if len(known.seen) and 0 <= before < size and row[EDGE] & known.tokens[before, EDGE] & TELLS:
+        news = is_new(known.tokens[before, LAST_PIECE], row[FIRST_PIECE], known.seen)
+    salad, salad_both = follow(row[CLASS], known.salad, known.salad_new, news, real[split:])
+    healthy, healthy_both = follow(pair, known.healthy, known.healthy_new, news, real[SHARES:split])
+    weight = np.float32(math.log(salad / healthy))
+    told = np.float32(0.0)
+    if news >= 0:
+        told = min(
+            max(np.float32(math.log(salad_both / healthy_both)) - weight, np.float32(-NEWS_MOST)), np.float32(NEWS_MOST)
+        )
+    weight -= real[CALM]
     if strange:
         weight += np.float32(STRANGE_NATS)
-    transition(weight, pair, token, ceiling, whole, real, memory)
+    transition(weight, told, pair, token, known.ceiling, whole, real, memory)
 
     odd = np.float32(0.0)
     if row[MARK] and token != whole[LAST_TOKEN]:
@@ -207,18 +313,7 @@ def push(
     elif real[ODD] > 0.0:
         real[ODD] = max(real[ODD] - np.float32(FADE), np.float32(0.0))
 
-    word = row[WORD]
-    if word >= 0 and word == whole[LAST_WORD]:
-        pass  # repetition, as in a refrain
-    elif word >= 0 and whole[LAST_WORD] >= 0:
-        known = (word_pairs[whole[LAST_WORD], word >> 2] >> (2 * (word & 3))) & 3
-        nats = WORD_DEPLETED if known == 2 else WORD_NEW if known == 1 else WORD_SEEN
-        real[WORDS] = max(real[WORDS] + np.float32(nats), np.float32(0.0))
-    elif word < 0:
-        real[WORDS] = max(real[WORDS] - np.float32(WORD_FADE), np.float32(0.0))
-    if real[WORDS] == 0.0:
-        whole[WORD_RUN] = whole[COUNT]
-    whole[LAST_WORD] = word
+    word(row, known, whole, real)
     whole[LAST_FORM], whole[LAST_TOKEN] = row[FORM], token
 
     text = real[TRANSITIONS] + real[ODD] + real[WORDS]
@@ -232,7 +327,7 @@ def push(
             shared[MEAN] += step * (entropy - shared[MEAN])
             shared[SQUARE] += step * (entropy * entropy - shared[SQUARE])
             shared[WEIGHT] = min(shared[WEIGHT] + 1.0, MEMORY_TOKENS)
-    return text + (real[LOGITS] if text > 0.0 else np.float32(0.0))
+    return text + min(real[LOGITS], text)
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
@@ -243,11 +338,7 @@ def push_batch(
     strange: Any,
     threshold: Any,
     fired: Any,
-    tokens: Any,
-    healthy: Any,
-    salad: Any,
-    ceiling: Any,
-    word_pairs: Any,
+    known: Any,
     wholes: Any,
     reals: Any,
     memories: Any,
@@ -264,11 +355,7 @@ def push_batch(
             ids[row],
             entropies[row] if len(entropies) else np.float32(-1.0),
             strange[row] if len(strange) else 0,
-            tokens,
-            healthy,
-            salad,
-            ceiling,
-            word_pairs,
+            known,
             wholes,
             reals,
             memories,
@@ -288,11 +375,7 @@ def scan(
     trace: Any,
     fresh_whole: Any,
     fresh_real: Any,
-    tokens: Any,
-    healthy: Any,
-    salad: Any,
-    ceiling: Any,
-    word_pairs: Any,
+    known: Any,
 ) -> None:
     """Benchmarks: highest evidence, and the highest of each source, of every text; `trace` has shape (texts, 5)."""
     wholes, reals = fresh_whole.copy().reshape(1, -1), fresh_real.copy().reshape(1, -1)
@@ -306,11 +389,7 @@ def scan(
                 ids[at],
                 np.float32(-1.0),
                 0,
-                tokens,
-                healthy,
-                salad,
-                ceiling,
-                word_pairs,
+                known,
                 wholes,
                 reals,
                 memories,

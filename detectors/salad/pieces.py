@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
 from checkengine.detectors.salad.table import SaladTables, text_pairs
-from checkengine.detectors.salad.tables import load_tables
+from checkengine.detectors.salad.text_vocabulary import text_tokenizer
 from checkengine.detectors.vocabulary import Vocabulary
 
 LONGEST = 256
@@ -19,25 +17,6 @@ SLICE = 1 << 13
 _BOUNDARY = re.compile(r"(?<=\S)(?= \S)")
 """Before a single blank between two words: every tokenizer cuts there."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-@cache
-def text_tokenizer() -> Tokenizer:
-    return tokenizer_of(load_tables().merges.tolist())
-
-
-def tokenizer_of(pairs: Sequence[Sequence[int]]) -> Tokenizer:
-    """Byte-level byte pairs, like the vocabularies of most models."""
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    names = list(characters)
-    merges: list[tuple[str, str]] = []
-    for first, second in pairs:
-        merges.append((names[first], names[second]))
-        names.append(names[first] + names[second])
-    tokenizer = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
 
 
 @cache

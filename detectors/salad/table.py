@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,13 @@ from checkengine.detectors.language.scripts import Script
 from checkengine.detectors.salad import kernel as k
 from checkengine.detectors.salad.joins import WordJoins
 from checkengine.detectors.salad.tables import load_tables
+from checkengine.detectors.salad.text_vocabulary import ends_in, text_tokenizer
 from checkengine.detectors.salad.token_classes import CLASSES, FORMS, TokenClass, classes_of, in_order_of_frequency
-from checkengine.detectors.salad.words import word_numbers
+from checkengine.detectors.salad.words import hash_of, letters_of, word_places
 from checkengine.detectors.vocabulary import Vocabulary
 
 _C = TokenClass
+Floats = NDArray[np.float64]
 CEILINGS = {
     _C.BYTES: 1.0,
     _C.SYMBOL: 0.7,
@@ -45,74 +47,114 @@ JAPANESE = {Script.KANA: Script.HAN}
 """Two writing systems of one language are one here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+VAGUE = (*(_C.SPECIAL, _C.BYTES, _C.OTHER_SCRIPT, _C.SYMBOL, _C.ODD_SPACE, _C.ACCENTED, _C.ACCENTED_WORD),)
+"""Classes of which it tells nothing that two pieces were never neighbours: of most languages too little was read."""
+SMALLEST_VOCABULARY = 4096
+FEWEST_WORDS = 32
+"""Function words that every natural vocabulary holds as pieces."""
+
+
+class Pairs(NamedTuple):
     """Of classes, shared by all vocabularies."""
 
     healthy: NDArray[np.float32]
     """P healthy, shape (forms · CLASSES, kinds)."""
+    healthy_new: NDArray[np.float32]
+    """P that two such pieces were no neighbours before, given their classes; as `healthy`."""
     salad: NDArray[np.float32]
     """P salad, shape (CLASSES, kinds): no salad is likelier under a chain of higher order."""
+    salad_new: NDArray[np.float32]
     ceiling: NDArray[np.float32]
     """Nats, one a pair."""
+
+
+class Known(NamedTuple):
+    """All that the kernel reads of a vocabulary, in its words."""
+
+    tokens: NDArray[np.int32]
+    healthy: NDArray[np.float32]
+    healthy_new: NDArray[np.float32]
+    salad: NDArray[np.float32]
+    salad_new: NDArray[np.float32]
+    ceiling: NDArray[np.float32]
+    seen: NDArray[np.uint8]
+    word_hashes: NDArray[np.int64]
+    word_numbers: NDArray[np.int16]
+    word_pairs: NDArray[np.uint8]
 
 
 @cache
 def pairs() -> Pairs:
     known = load_tables()
-    return _pairs(known.healthy, known.salad)
+    return pairs_of(known.healthy, known.healthy_new, known.salad, known.salad_new)
 
 
 @cache
 def text_pairs() -> Pairs:
     """Over the vocabulary that text is read with; random ids are among its kinds of salad."""
     known = load_tables()
-    return _pairs(known.text_healthy, known.text_salad)
+    return pairs_of(known.text_healthy, known.text_healthy_new, known.text_salad, known.text_salad_new)
 
 
-def _pairs(healthy: NDArray[np.float64], salad: NDArray[np.float64]) -> Pairs:
+def pairs_of(healthy: Floats, healthy_new: Floats, salad: Floats, salad_new: Floats) -> Pairs:
     own = np.full(CLASSES, k.STEEPEST)
     for token_class, most in CEILINGS.items():
         own[token_class] = most
     ceiling = np.minimum(own[: len(TokenClass), None], own[None, :])
-    flat = healthy.transpose(1, 2, 0).reshape(-1, len(healthy))
-    return Pairs(
-        np.ascontiguousarray(flat, np.float32),
-        np.ascontiguousarray(salad, np.float32),
-        np.ascontiguousarray(ceiling.ravel(), np.float32),
-    )
+    flat = (kinds.transpose(1, 2, 0).reshape(-1, len(kinds)) for kinds in (healthy, healthy_new))
+    found = [np.ascontiguousarray(each, np.float32) for each in (*flat, salad, salad_new, ceiling.ravel())]
+    return Pairs(*found)
 
 
 def with_random(known: Pairs, classes: NDArray[np.int32]) -> Pairs:
-    """One more kind of salad: ids drawn at random from this vocabulary."""
+    """One more kind of salad: ids drawn at random from this vocabulary, as new to each other as the strongest salad."""
     drawn = np.bincount(classes, minlength=CLASSES) + 0.5
     salad = np.column_stack([known.salad, drawn / drawn.sum()])
-    return Pairs(known.healthy, np.ascontiguousarray(salad, np.float32), known.ceiling)
+    new = np.column_stack([known.salad_new, known.salad_new.max(axis=1)])
+    return known._replace(
+        salad=np.ascontiguousarray(salad, np.float32), salad_new=np.ascontiguousarray(new, np.float32)
+    )
 
 
 class SaladTables:
     """Made once a vocabulary and shared by all sequences, in about a second for 150,000 tokens.
 
-    `available` is False where ids are in no order of frequency: nothing is read then.
+    `available` is False where ids are in no order of frequency or the pieces are those of no language: nothing is read
+    then.
     """
 
     def __init__(self, vocabulary: Vocabulary, known: Pairs | None = None) -> None:
         """`known`: what was counted over this very vocabulary; without it, what holds in general."""
-        self.available = in_order_of_frequency(vocabulary.pieces)
-        self.tokens = token_table(vocabulary)
+        self.available = is_natural(vocabulary)
+        tokens = token_table(vocabulary)
+        self.tokens = tokens
         """Shape (size + 1, TOKEN_COLUMNS), int32; the last row stands for ids outside the vocabulary."""
-        self.joins = WordJoins(vocabulary, self.tokens)
-        self.pairs = known or with_random(pairs(), self.tokens[:-1, k.CLASS])
-        self.word_pairs = load_tables().word_pairs
+        self.joins = WordJoins(vocabulary, tokens)
+        if known is None:
+            known = with_random(pairs(), tokens[:-1, k.CLASS])
+            tokens[:-1, k.FIRST_PIECE : k.LAST_PIECE + 1] = ends_in(text_tokenizer(), vocabulary.pieces)
+        else:
+            tokens[:-1, k.FIRST_PIECE] = tokens[:-1, k.LAST_PIECE] = np.arange(len(vocabulary))
+        tables = load_tables()
+        self.known = Known(tokens, *known, tables.seen, *word_places(), tables.word_pairs)
 
     def __len__(self) -> int:
         return len(self.tokens) - 1
 
 
+def is_natural(vocabulary: Vocabulary) -> bool:
+    """Whether it was made from texts of languages, its common pieces first."""
+    if len(vocabulary) < SMALLEST_VOCABULARY:
+        return False
+    held = {piece.strip() for piece in vocabulary.pieces}
+    words = sum(word.encode() in held for word in load_tables().words)
+    return words >= FEWEST_WORDS and in_order_of_frequency(vocabulary.pieces)
+
+
 def token_table(vocabulary: Vocabulary) -> NDArray[np.int32]:
     size = len(vocabulary)
     table = np.zeros((size + 1, k.TOKEN_COLUMNS), np.int32)
-    table[size, k.WORD], table[size, k.EDGE] = -1, k.PLAIN
+    table[size, k.EDGE] = k.PLAIN
     table[size, k.FORM] = FORMS[_C.SPECIAL] * CLASSES
     if not size:
         return table
@@ -120,14 +162,17 @@ def token_table(vocabulary: Vocabulary) -> NDArray[np.int32]:
     table[:size, k.CLASS] = classes
     table[:size, k.FORM] = np.array(FORMS)[classes] * CLASSES
     table[:size, k.SCRIPT] = [JAPANESE.get(Script(script), script) for script in vocabulary.script.tolist()]
-    table[:size, k.WORD] = word_numbers(vocabulary.pieces)
     table[:size, k.LENGTH] = [len(piece.strip()) for piece in vocabulary.pieces]
     for token, piece in enumerate(vocabulary.pieces):
         table[token, k.EDGE], table[token, k.LEADING], table[token, k.END] = edges(piece)
+        if (letters := letters_of(piece)) is not None:
+            table[token, k.EDGE] |= k.LETTERS_ONLY
+            table[token, k.LETTERS_HASH], table[token, k.POWER] = hash_of(letters)
+    table[:size, k.EDGE] |= np.where(np.isin(classes, VAGUE), 0, k.TELLS)
     outside = vocabulary.special | set(vocabulary.added.values())
     for token in outside:
         if 0 <= token < size:
-            table[token, k.EDGE], table[token, k.WORD] = k.PLAIN, -1
+            table[token, k.EDGE] = k.PLAIN
     for token in vocabulary.special:
         if 0 <= token < size:
             table[token, k.MARK] = mark_of(vocabulary.pieces[token])

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from checkengine.detectors.salad.token_classes import CLASSES, TokenClass
 
 STEPS_PER_NAT = 4
+SHARES = (0.02, 0.98)
+"""Between which shares lie that are kept in parts of 256."""
 FILE = "tables.npz"
 
 
@@ -25,15 +27,24 @@ class Tables:
     """P of a class behind a form, shape (kinds, forms, CLASSES): kinds of healthy text."""
     salad: NDArray[np.float64]
     """P of a class, shape (CLASSES, kinds): salad of strong and of weak corruption."""
+    healthy_new: NDArray[np.float64]
+    """P that two pieces of these classes were not neighbours in the text that `seen` was counted over."""
+    salad_new: NDArray[np.float64]
+    """The same of salad, shape (CLASSES, kinds)."""
     text_healthy: NDArray[np.float64]
     """As `healthy`, of text cut into the vocabulary below."""
     text_salad: NDArray[np.float64]
     """As `salad`, of its text cut anew into the vocabulary below; the last kind is random ids."""
+    text_healthy_new: NDArray[np.float64]
+    text_salad_new: NDArray[np.float64]
+    seen: NDArray[np.uint8]
+    """Bits of the pairs of pieces that were neighbours in healthy text (`kernel.is_new`)."""
     words: tuple[str, ...]
     """Function words of fifteen languages."""
     word_pairs: NDArray[np.uint8]
     """Two bits a pair, at 2 · (b & 3) of [a, b >> 2]: 0 where word b follows word a in healthy text of any of the
-    languages, 1 where it never did but would be rare anyway, 2 where healthy text avoids it."""
+    languages, 1 where it never did but would be rare anyway, 2 where healthy text avoids it, 3 where it is rarer than by
+    chance."""
     merges: NDArray[np.int64]
     """Of the byte-pair vocabulary that text without token ids is read with: two ids each, in order of rank."""
 
@@ -46,12 +57,30 @@ def load_tables() -> Tables:
             probabilities(file[name]).reshape(-1, len(TokenClass), CLASSES) for name in ("healthy", "text_healthy")
         )
         salad, text_salad = (probabilities(file[name]).reshape(CLASSES, -1) for name in ("salad", "text_salad"))
+        healthy_new, text_healthy_new = (
+            file[name].reshape(-1, len(TokenClass), CLASSES) / 256 for name in ("healthy_new", "text_healthy_new")
+        )
+        salad_new, text_salad_new = (file[name].reshape(CLASSES, -1) / 256 for name in ("salad_new", "text_salad_new"))
+        seen = file["seen"]
         words = tuple(file["words"].tobytes().decode().split())
         pairs, merges = file["word_pairs"], file["merges"].astype(np.int64)
     healthy /= healthy.sum(axis=2, keepdims=True)
     text_healthy /= text_healthy.sum(axis=2, keepdims=True)
     salad, text_salad = salad / salad.sum(axis=0), text_salad / text_salad.sum(axis=0)
-    return Tables(healthy, salad, text_healthy, text_salad, words, pairs, merges)
+    return Tables(
+        healthy,
+        salad,
+        healthy_new,
+        salad_new,
+        text_healthy,
+        text_salad,
+        text_healthy_new,
+        text_salad_new,
+        seen,
+        words,
+        pairs,
+        merges,
+    )
 
 
 def probabilities(levels: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -61,3 +90,7 @@ def probabilities(levels: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 def levels(known: NDArray[np.float64]) -> NDArray[np.uint8]:
     return np.clip(np.round(-STEPS_PER_NAT * np.log(known)), 0, 63).astype(np.uint8)
+
+
+def parts(shares: NDArray[np.float64]) -> NDArray[np.uint8]:
+    return np.round(256 * shares).astype(np.uint8)

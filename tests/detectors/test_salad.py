@@ -27,6 +27,7 @@ from checkengine.detectors.salad.token_classes import (
     classes_of,
     in_order_of_frequency,
 )
+from checkengine.detectors.salad.words import hash_of, letters_of
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.settings import SaladSettings
 
@@ -212,7 +213,7 @@ def test_broken_characters_are_marks_and_whole_ones_are_not():
     lead = next(token for token, piece in enumerate(pieces_of()) if piece == b"\xd0")
     found = first_alarm([lead, *ids_of(" the"), lead, *ids_of(" of"), lead, *ids_of(" and")], threshold=10.0)
     assert found is not None
-    assert found[1].marks >= 8.0
+    assert found[1].marks > 2 * found[1].transitions
     assert first_alarm(ids_of("Жизнь прекрасна и удивительна. " * 4), threshold=10.0) is None
 
 
@@ -351,6 +352,49 @@ def test_high_entropy_speeds_an_alarm_up_and_makes_none_by_itself():
     assert reading.logits > 0
     text = ids_of(TEXTS[3])[:200]
     assert first_alarm(text, entropies=[9.0] * len(text)) is None
+
+
+def test_entropy_never_tells_more_than_the_text_does():
+    batch = SaladBatch(TABLES, float("inf"), slots=1)
+    slot = np.array([batch.open()])
+    for token in ids_of(TEXTS[3])[:200]:
+        batch.push(slot, np.array([token]), np.array([12.0], np.float32))
+        reading = batch.reading(int(slot[0]))
+        assert reading.evidence <= 2.0 * (reading.transitions + reading.marks + reading.words) + 1e-3
+
+
+def test_words_are_put_together_of_the_pieces_that_a_vocabulary_has():
+    whole, power = hash_of("für".encode())
+    assert power > 1
+    first, second = hash_of(b"f"), hash_of("ür".encode())
+    assert (first[0] * second[1] + second[0]) % k.HASH_PRIME == whole
+    assert letters_of(" für".encode()) == "für".encode()
+    assert letters_of(b" ") == b""
+    assert letters_of(b" a1") is letters_of(b"the ") is None
+
+
+def test_function_words_are_known_by_a_vocabulary_that_cuts_them_into_letters():
+    letters = [f" {letter}".encode() for letter in "abcdefghijklmnopqrstuvwxyzü"]
+    assert sum(b" " + word.encode() in letters for word in load_tables().words) < 20
+    text = FUNCTION_WORDS["de"].split()
+    draw = random.Random(1)
+    pieces = [piece for _ in range(64) for piece in cut_up(draw.choice(text))]
+    found = first_alarm([TOKENIZER.token_to_id(piece) for piece in pieces])
+    assert found is not None
+    assert found[1].words > 10
+
+
+def cut_up(word: str) -> list[str]:
+    """A byte-level vocabulary's single bytes."""
+    return list(TOKENIZER.pre_tokenizer.pre_tokenize_str(" " + word)[0][0])
+
+
+def test_pairs_put_into_the_filter_are_never_new_and_most_others_are():
+    seen = np.zeros(1 << 12, np.uint8)
+    before, after = np.arange(2000, dtype=np.int64), np.arange(2000, dtype=np.int64) * 7 % 1999
+    k.fill_seen(before, after, seen)
+    assert not k.all_new(before, after, seen).any()
+    assert k.all_new(after, before + 5000, seen).mean() > 0.9
 
 
 def test_the_baseline_of_entropy_follows_the_model():
@@ -517,6 +561,28 @@ HEALTHY |= {
     "haskell": "foldr (\\\\x acc -> if even x then x : acc else acc) [] . map (*2) $ zipWith3 f xs ys zs\n" * 6,
     "log": "2026-11-30T15:12:46Z ERROR [worker-3] c.e.Pool - timeout after 3000ms id=7f3a-22 path=/v1/chat retry=2\n"
     * 6,
+}
+
+
+HEALTHY |= {
+    "keyword list of a syntax file": "".join(
+        f"syn keyword tableOption {line} contained\n"
+        for line in (
+            "alignLeft alignRight borderTop borderWidth captionSide cellPadding",
+            "cellSpacing columnSpan defaultRow emptyCells footerHeight gridAutoFlow",
+            "headerRow indentFirst justifySelf keepTogether lineBreak markerEnd",
+            "nestedDepth orphanControl padInline quoteStyle rowGroup spanAll",
+        )
+    ),
+    "hyphenation patterns": "a1ba\na2bad\nb3ab\n4ific\nill5ab\nim1i\nima5ry\n2ilit\nus3tr\n5tenn\nter3ic\nth2er\n" * 2,
+    "menu of headings": " Overview \n\n Installation \n\n Using pip \n\n \n\n Reference \n\n Threading control \n\n"
+    " GPU support \n\n Functions \n\n Generators \n\n \n\n Frequently asked questions \n\n Glossary \n\n",
+    "list of words": "abandon ability able about above absent absorb abstract absurd abuse access accident account",
+    "dutch": "De trein naar de stad vertrekt elk half uur van het laatste spoor, en wie te laat komt moet wachten. "
+    * 3,
+    "finnish": "Juna kaupunkiin lähtee puolen tunnin välein viimeiseltä raiteelta, ja myöhästynyt joutuu odottamaan. "
+    * 3,
+    "polish": "Pociąg do miasta odjeżdża co pół godziny z ostatniego toru, a kto się spóźni, musi czekać. " * 3,
 }
 
 

@@ -34,7 +34,7 @@ def tokenizer() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=4000, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=6000, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(TEXTS[::3], trainer)
     return tokenizer
 
@@ -104,6 +104,12 @@ def test_nothing_is_kept_of_a_sequence_that_is_over(vocabulary, drive):
 def test_a_vocabulary_without_order_is_not_judged(vocabulary_of, drive):
     words = vocabulary_of([f" word{number}" for number in range(400)])
     assert drive(SaladGuard(SaladSettings(), words), [random.Random(0).randrange(400) for _ in range(500)]) == []
+
+
+def test_a_vocabulary_that_is_small_or_of_no_language_is_not_judged(vocabulary_of, drive):
+    for names in ([f"w{number}" for number in range(150)], [f"w{number}" for number in range(20_000)]):
+        tokens = [random.Random(0).randrange(len(names)) for _ in range(300)]
+        assert drive(SaladGuard(SaladSettings(evidence=6.0), vocabulary_of(names)), tokens) == []
 
 
 def test_the_guard_is_built_from_its_settings(vocabulary):

@@ -45,7 +45,7 @@ def pack(job: Job) -> bytes:
         "starts": [asdict(start) for start in job.window.starts.values()],
         "steps": steps,
     }
-    head = json.dumps(told, default=str).encode()
+    head = json.dumps(told, default=plain).encode()
     contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return len(head).to_bytes(8, "little") + head + bytes(safetensors.torch.save(contiguous))
 
@@ -105,8 +105,12 @@ def unpack_step(told: Mapping[str, Any], prefix: str, tensors: Tensors) -> Windo
 
 
 def start_of(told: Mapping[str, Any]) -> SequenceStart:
-    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
-    return SequenceStart(**plain)
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+    return SequenceStart(**values)
+
+
+def plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def tensor(values: Any) -> torch.Tensor:

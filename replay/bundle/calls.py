@@ -84,7 +84,10 @@ def write_call(
         expires = None if content is None or content_hours is None else origin.time + 3600 * content_hours
         seal(draft, manifest_json(identifier, origin, files, content, expires))
 
-    return write_whole(directory, f"{when}-minimal-{kind}-{identifier}", fill)
+    name = f"{when}-minimal-{kind}-{identifier}"
+    if (Path(directory) / name / layout.MARKER).exists():
+        return Path(directory) / name  # The very same call, of the same second.
+    return write_whole(directory, name, fill)
 
 
 def identifier_of(stored: StoredCall) -> str:

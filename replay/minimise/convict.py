@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from checkengine.replay.capture import Capture
 from checkengine.replay.executor import CannotReplayError, Executor
 from checkengine.replay.investigate import suspect_window
@@ -25,20 +27,28 @@ def convict(capture: Capture, executor: Executor) -> Verdict:
     return judge.judge(suspect_window(capture, finding, window), finding)
 
 
-def single_steps(capture: Capture) -> list[Window]:
-    """The findings' own steps, each for its own sequence, and the last step; where memory before them is known."""
+def single_steps(capture: Capture) -> Iterator[Window]:
+    """The findings' own steps and the last one, of each sequence by itself: all other memory counts as unowned. Only
+    where memory before the step is known."""
     exact = capture.first_exact_step
-    names = {finding.sequence for finding in capture.findings}
     steps = [*(finding.step for finding in capture.findings), capture.window.last_step]
-    starts = capture.window.starts
-    own = {handle for handle in capture.involved if not names or starts[handle].name in names}
-    involved = capture.involved if capture.environment.get("all_rows") else own or capture.involved
-    found = []
     for step in dict.fromkeys(steps):
         if exact is None or not exact <= step <= capture.window.last_step:
             continue
-        try:
-            found.append(build_window(capture, involved=involved, first=step, last=step))
-        except CannotReplayError:
-            continue  # The whole window will say why, if it is no better.
-    return found
+        for involved in suspects(capture, step):
+            try:
+                yield build_window(capture, involved=involved, first=step, last=step)
+            except CannotReplayError:
+                continue  # The whole window will say why, if it is no better.
+
+
+def suspects(capture: Capture, step: int) -> list[frozenset[int]]:
+    """Handles to judge together: a mixture of experts needs all rows as they were, else each is judged alone."""
+    if capture.environment.get("all_rows"):
+        return [capture.involved]
+    record = next((record for record in capture.window.records if record.step == step), None)
+    ran = set() if record is None else set(record.handles.tolist())
+    names = {finding.sequence for finding in capture.findings}
+    starts = capture.window.starts
+    own = [handle for handle in sorted(capture.involved & ran) if not names or starts[handle].name in names]
+    return [frozenset({handle}) for handle in own]

@@ -231,9 +231,11 @@ class _Search:
             yield Case(call), Symptom(self.verdict.kind, Shown.BEYOND_BOUND, None, fault_class)
 
     def _shrink(self, found: Minimised, case: Case, oracle: CallOracle) -> None:
+        # Values first: should the budget end the search, what is left is nobody's content already.
+        case = self._pass(found, "values", passes.plainer_values, case, oracle)
         for name, each in STRUCTURE:
             case = self._pass(found, name, each, case, oracle)
-        case = self._pass(found, "values", passes.plainer_values, case, oracle)
+        case = self._pass(found, "values again", passes.plainer_values, case, oracle)
         while True:
             before = case
             for name, each in AGAIN:

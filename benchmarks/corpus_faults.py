@@ -19,6 +19,7 @@ from checkengine.selftest_judging import Judged, Outcome
 
 NAMED, PLACED = 95.0, 95.0
 """Percent."""
+TOLD = (Outcome.MISNAMED, Outcome.RAISED)
 
 
 def corpus_figures(*, quick: bool = False) -> list[dict[str, Any]]:
@@ -51,7 +52,7 @@ def figures_of(whose: str, found: Sequence[Judged]) -> list[dict[str, Any]]:
 def described(found: Iterable[Judged]) -> Iterable[tuple[str, str]]:
     for each in found:
         if each.outcome is not Outcome.NAMED:
-            called = f" as {each.called or 'no class'}" if each.outcome is Outcome.MISNAMED else ""
+            called = f" as {each.called or 'no class'}" if each.outcome in TOLD else ""
             yield each.case.name, f"{each.case.fault_class}: {each.outcome}{called}"
 
 

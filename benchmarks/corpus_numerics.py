@@ -146,7 +146,8 @@ def rounded(weights: torch.Tensor, most: int) -> torch.Tensor:
 
 
 def int4(weights: torch.Tensor) -> torch.Tensor:
-    return rounded(weights.unflatten(-1, (-1, GROUP)), 7).flatten(-2)
+    groups = weights.reshape(*weights.shape[:-1], -1, GROUP)
+    return rounded(groups, 7).reshape(weights.shape)
 
 
 QUANTISED: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {

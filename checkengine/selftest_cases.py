@@ -81,7 +81,7 @@ def case_of(name: str, **parameters: Any) -> Case:
 
 def the_layer(fault: Fault) -> int | None:
     """The one layer that a fault's parameters keep it to."""
-    layers = getattr(fault, "layers", ())
+    layers: tuple[int, ...] = getattr(fault, "layers", ())
     return layers[0] if len(layers) == 1 else getattr(fault, "layer", None)
 
 

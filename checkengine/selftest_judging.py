@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -20,6 +21,7 @@ from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.capture import Capture
 from checkengine.replay.investigate import investigate
 from checkengine.replay.judge.fills import layer_bits
+from checkengine.replay.judge.judge import Judge
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.playback import Bits, Playback
 from checkengine.replay.record import StepRecord
@@ -29,8 +31,12 @@ from checkengine.selftest_cases import BY_GUARDS, Case, greedy_request
 from checkengine.selftest_serving import Seen, every_row, run
 from checkengine.selftest_truth import class_of, is_exact
 
+logger = logging.getLogger("checkengine.selftest")
+
 MOST_JUDGED = 3
 """Rows that the fault struck, judged until one is convicted."""
+REPEATS = 20
+"""Runs of a step before it is held to repeat."""
 BEFORE = 6
 """Steps of the window before a strike on memory."""
 PLANTED = "selftest.planted"
@@ -43,7 +49,7 @@ CONVICTIONS = (
     VerdictKind.TRANSIENT,
 )
 """Verdicts that say what it is."""
-OF_KIND = {
+OF_KIND: Mapping[VerdictKind, FaultClass] = {
     VerdictKind.NAN_UNSAFE: FaultClass.MASKED_READ,
     VerdictKind.NONDETERMINISM: FaultClass.NONDETERMINISM,
     VerdictKind.STALE_KV: FaultClass.STALE_KV,
@@ -59,6 +65,8 @@ class Outcome(StrEnum):
     ABSTAINED = "abstained"
     """"Inconclusive": only a tolerance could tell."""
     MISSED = "missed"
+    RAISED = "raised"
+    """The judge itself failed."""
     INERT = "inert"
     """It changed no bit in this load: nothing is proven."""
 
@@ -77,7 +85,15 @@ class Judged:
 
 
 def judge_case(case: Case, model: Any, tokenizer: Any) -> Judged:
-    """`model` and `tokenizer` are of the case's family."""
+    """`model` and `tokenizer` are of the case's family. A judge that fails on a case is an outcome too."""
+    try:
+        return _judge_case(case, model, tokenizer)
+    except Exception as error:
+        logger.exception("the judge failed on a planted %s", case.name)
+        return Judged(case, Outcome.RAISED, f"{type(error).__name__}: {error}")
+
+
+def _judge_case(case: Case, model: Any, tokenizer: Any) -> Judged:
     if case.fault_class is FaultClass.STALE_KV and not case.fault.in_code:
         return _struck(case, model, tokenizer)
     if isinstance(case.fault, MaskedStop):
@@ -124,7 +140,7 @@ def verdicts_on(seen: Seen, rows: list[tuple[Capture, int]]) -> list[Verdict]:
     for capture, handle in rows:
         alone = capture.involved if capture.environment.get("all_rows") else frozenset({handle})
         one = replace(capture, involved=alone, findings=(finding_on(capture, handle),))
-        found = investigate(one, executor, None).verdict
+        found = investigate(one, executor, None, judge=Judge(executor, repeats=REPEATS)).verdict
         assert found is not None
         verdicts.append(found)
         if found.kind in CONVICTIONS:
@@ -146,7 +162,8 @@ def _called(case: Case, rows: list[tuple[Capture, int]], seen: Seen) -> Judged:
         unsure = any(each.kind is VerdictKind.INCONCLUSIVE for each in verdicts)
         outcome = Outcome.ABSTAINED if unsure else Outcome.MISSED
         return Judged(case, outcome, "", verdicts[-1] if verdicts else None, findings=findings)
-    called = str(verdict.fault_class or OF_KIND.get(verdict.kind, ""))
+    told = verdict.fault_class or OF_KIND.get(verdict.kind)
+    called = "" if told is None else str(told)
     struck = rows[verdicts.index(verdict)]
     right = called == class_of(case, *struck)
     place = is_exact(case, verdict, *struck)
@@ -223,4 +240,4 @@ def kinds(seen: Seen) -> list[str]:
 def describe(case: Case) -> str:
     """The fault and its parameters, on one line."""
     spec = describe_fault(case.fault)
-    return spec.pop("name") + (" " + ", ".join(f"{key}={value}" for key, value in spec.items()) if spec else "")
+    return str(spec.pop("name")) + (" " + ", ".join(f"{key}={value}" for key, value in spec.items()) if spec else "")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -36,7 +37,8 @@ class RecordingShim:
 
     @contextmanager
     def step(self, record: StepRecord) -> Iterator[RecordingShim]:
-        self._record, self._prints = record, None
+        self._record = record
+        self._prints: NDArray[np.uint64] | None = None
         self.recorder.begin(record)
         yield self
 

@@ -89,7 +89,7 @@ class Fault:
 
 def last_tokens(query_lengths: Ints) -> NDArray[np.int64]:
     """Shape (rows,): packed index of each row's last token."""
-    last: NDArray[np.int64] = np.cumsum(query_lengths) - 1
+    last: NDArray[np.int64] = np.cumsum(query_lengths, dtype=np.int64) - 1
     return last
 
 

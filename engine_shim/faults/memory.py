@@ -44,7 +44,8 @@ def slots_of(batch: PackedBatch, row: int, positions: range) -> Ints:
     """Where these positions of a row lie, under the engine's block numbers."""
     at = np.arange(positions.start, positions.stop)
     size = batch.block_size
-    return (batch.tables[row, at // size] * size + at % size).astype(np.int32)
+    slots: Ints = (batch.tables[row, at // size] * size + at % size).astype(np.int32)
+    return slots
 
 
 def overwrite(memory: KVMemory, slots: Ints, seed: int, scale: float = 1.0) -> None:

@@ -31,7 +31,8 @@ class PastTheEnd(Fault):
         self.minimum_length, self.block_size, self.layers = minimum_length, block_size, tuple(layers)
 
     def hits(self, lengths: Ints, query_lengths: Ints) -> NDArray[np.bool_]:
-        return (query_lengths == 1) & (lengths >= self.minimum_length)
+        hit: NDArray[np.bool_] = (query_lengths == 1) & (lengths >= self.minimum_length)
+        return hit
 
     def reads(self, layer: int, tables: Ints, lengths: Ints, query_lengths: Ints) -> tuple[Ints, Ints]:
         hit = self.hits(lengths, query_lengths)

@@ -22,7 +22,8 @@ class PositionShift(Fault):
 
     def positions(self, positions: Ints, starts: Ints, query_lengths: Ints) -> Ints:
         hit = (query_lengths == 1) & (starts + 1 >= self.minimum_length)
-        return (positions + np.repeat(hit, query_lengths)).astype(np.int32)
+        shifted: Ints = (positions + np.repeat(hit, query_lengths)).astype(np.int32)
+        return shifted
 
 
 class StaleRotaryTable(Fault):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from checkengine.engine_shim.faults.fault import Fault, Ints
 from checkengine.engine_shim.faults.fault_class import FaultClass
 
@@ -58,4 +60,5 @@ class TokenShift(Fault):
 
     def sampled(self, tokens: Ints, vocabulary: int) -> Ints:
         hit = tokens % self.every == 0
-        return ((tokens + self.shift * hit) % vocabulary).astype(tokens.dtype)
+        shifted: Ints = ((tokens + self.shift * hit) % vocabulary).astype(np.int32)
+        return shifted

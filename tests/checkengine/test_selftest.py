@@ -116,6 +116,16 @@ def test_a_judge_that_sees_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert (figure["ok"], figure["outcome"]) == (False, "missed")
 
 
+def test_a_judge_that_raises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Judge, *arguments: Any) -> Verdict:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(Judge, "judge", fail)
+    figure = figure_of(judged(case_of("over_read")))
+    assert (figure["ok"], figure["outcome"]) == (False, "raised")
+    assert figure["called"] == "IndexError: list index out of range"
+
+
 def test_a_nonfinite_fault_must_be_seen_by_the_guards_too() -> None:
     case = case_of("nan_attention")
     figure = figure_of(Judged(case, Outcome.NAMED, "non-finite", findings=["repetition.loop"]))

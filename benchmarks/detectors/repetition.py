@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def is_in_time(reader: Reader, tokens: Tokens, second: int, period: int) -> bool
 def reply_figures(options: DetectorOptions, units: Tokens) -> list[dict[str, Any]]:
     bad, good = degenerate(options), healthy(options)
     if options.quick:
-        bad, good = bad[::4], good[::4]
+        bad, good = bad[::4], good[::8]
     reader = Reader(units)
     bad_tokens, good_tokens = (encode([reply.completion for reply in replies]) for replies in (bad, good))
     recall = float(np.mean([bool(reader.read(tokens)) for tokens in bad_tokens]))
@@ -140,8 +141,8 @@ def cost_figures(options: DetectorOptions) -> list[dict[str, Any]]:
     draw = np.random.default_rng(2)
     cases: dict[str, Callable[[int], Tokens]] = {"noise": lambda step: draw.integers(0, 49_000, STREAMS, np.int32)}
     for period in (8, 128, 4096):
-        base = draw.integers(0, 49_000, (period, STREAMS), np.int32)
-        cases[f"period {period}"] = lambda step, base=base: base[step % len(base)]
+        cases[f"period {period}"] = partial(at_step, draw.integers(0, 49_000, (period, STREAMS), np.int32))
+    cases["near-copies"] = partial(at_step, near_copies(draw, 50, steps // 50 + 1))
     cycles = {name: step_cost(make, RepetitionLimits(cycles_only=True), steps) for name, make in cases.items()}
     everything = {name: step_cost(make, RepetitionLimits(), steps) for name, make in cases.items()}
     worst, worst_of_all = max(cycles, key=cycles.__getitem__), max(everything, key=everything.__getitem__)
@@ -153,6 +154,19 @@ def cost_figures(options: DetectorOptions) -> list[dict[str, Any]]:
                peer=("vLLM's rule 4-128 x 4 in Python", peer)),
         figure("repetition.cost.single", single_cost(steps), "us/call of one stream", 5.0),
     ]  # fmt: skip
+
+
+def at_step(tokens: Tokens, step: int) -> Tokens:
+    found: Tokens = tokens[step % len(tokens)]
+    return found
+
+
+def near_copies(draw: np.random.Generator, period: int, copies: int) -> Tokens:
+    """One token in five of each copy is another one, shape (period * copies, streams)."""
+    tokens = np.tile(draw.integers(0, 49_000, (period, STREAMS), np.int32), (copies, 1))
+    struck = draw.random(tokens.shape) < 0.2
+    tokens[struck] = draw.integers(0, 49_000, int(struck.sum()))
+    return tokens
 
 
 def step_cost(make: Callable[[int], Tokens], limits: RepetitionLimits, steps: int) -> float:
@@ -205,7 +219,7 @@ def peer_rule_in_python(tokens: list[int], smallest: int, largest: int, count: i
     return False
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def peer_rule(tokens: Tokens, smallest: int, largest: int, count: int) -> bool:
     """True where the rule fires at any token: some lag agrees with itself for (count - 1) patterns."""
     for size in range(smallest, largest + 1):

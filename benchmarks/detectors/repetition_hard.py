@@ -78,7 +78,7 @@ def long_replies(corpus: Corpus) -> Iterable[Tokens]:
                 yield corpus.tokens[at : min(at + LONG_TOKENS, finish)]
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def is_periodic(tokens: Tokens) -> bool:
     """At least 4 exact copies over at least 128 tokens, at any period."""
     for period in range(1, len(tokens) // 4 + 1):

@@ -39,7 +39,7 @@ TAKE_UP = 5 * 16
 MOST_SHIFTED = 4
 """Units that are put in or left out at once."""
 SHORTEST_LIST = 8
-"""Period of a list."""
+"""Shortest period of near-copies."""
 NUMBERED = 92
 """Per cent that must agree where the lines begin with something else each time."""
 RETURNED = 35

@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "guards": ("guards", "guard_figures"),
     "engine": ("engine", "engine_figures"),
     "replay": ("replay", "replay_figures"),
+    "judge": ("judge", "judge_figures"),
     "minimise": ("minimise", "minimise_figures"),
     "bundles": ("bundles", "bundle_figures"),
     "clean": ("clean", "clean_figures"),

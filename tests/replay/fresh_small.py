@@ -17,7 +17,7 @@ ENTRY_POINTS = f"[checkengine.executors]\n{ENGINE} = fresh_small:FreshSmallExecu
 
 
 class FreshSmallExecutor(SmallExecutor):
-    """`by_process` in the environment: the last layer's hashes depend on the process, as a race's or an address's do."""
+    """`by_process` in the environment: the last layer's hashes depend on the process, as an address does."""
 
     def __init__(self) -> None:
         super().__init__(SmallModel(), SmallFault())

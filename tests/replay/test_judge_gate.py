@@ -130,7 +130,8 @@ def test_a_window_comes_out_of_the_pipe_as_it_went_in() -> None:
             before, after = getattr(one.replay.record, field.name), getattr(other.replay.record, field.name)
             if isinstance(before, np.ndarray) and field.name not in ("fingerprints", "block_changes"):
                 assert np.array_equal(before, after), field.name
-        assert all(np.array_equal(a, b) for a, b in zip(one.replay.block_tables, other.replay.block_tables, strict=True))
+        tables = zip(one.replay.block_tables, other.replay.block_tables, strict=True)
+        assert all(np.array_equal(before, after) for before, after in tables)
         assert (one.neighbours is None) == (other.neighbours is None)
         if one.neighbours is not None and other.neighbours is not None:
             assert np.array_equal(one.neighbours.slots, other.neighbours.slots)

@@ -84,6 +84,16 @@ HEALTHY = {
     "csv": "id,name,price\n" + "".join(f"{i},item {digits(4)},{DRAW.randrange(9999) / 100}\n" for i in range(30)),
     "minified script": "".join(f"function {digits(2)}(a,b){{return a+b*{i}}};var {digits(3)}={i};" for i in range(12)),
     "generated tests": "".join(f"def test_{digits(5)}():\n    assert compute({i}) == {i * i}\n\n" for i in range(15)),
+    "a multiple choice question": "1. What is diffusion in a liquid or a gas?\n"
+    + "a) The ability of a particle to spread in the form of a wave and a current\n"
+    + "b) The ability of a particle to spread in the form of a current only\n"
+    + "c) The ability of a particle to spread in the form of a wave only\n"
+    + "d) The ability of a particle to spread in the form of several particles\n",
+    "directions": "First walk five miles to the south, which takes you to a point south of the start.\n"
+    + "Then walk five miles to the east, which takes you to a point east of the first one.\n"
+    + "Then walk five miles to the north, which takes you back to the height of the start.\n",
+    "verse with a returning line": "The dog runs out and barks\nThe cat climbs up the wall\nThe mouse sits far\n"
+    + "The dog runs out and barks\nThe bird sees none at all\n",
     "a form": "".join(
         f"{field}: ____________________\n"
         for field in ("Name", "Street", "City", "Country", "Phone", "Date of birth", "Signature")

@@ -43,8 +43,8 @@ class Tables:
     """Function words of fifteen languages."""
     word_pairs: NDArray[np.uint8]
     """Two bits a pair, at 2 · (b & 3) of [a, b >> 2]: 0 where word b follows word a in healthy text of any of the
-    languages, 1 where it never did but would be rare anyway, 2 where healthy text avoids it, 3 where it is rarer than by
-    chance."""
+    languages, 1 where it never did but would be rare anyway, 2 where healthy text avoids it, 3 where it is rarer than
+    by chance."""
     merges: NDArray[np.int64]
     """Of the byte-pair vocabulary that text without token ids is read with: two ids each, in order of rank."""
 

@@ -50,11 +50,12 @@ def scan(
     Exit code 0: scanned; 1: a finding as severe as --fail-on; 2: wrong usage, an input that cannot be opened, or
     every line was bad; 130: interrupted; 141: nobody reads the output any more.
     """
-    found = prepare(files, guards, config, tokenizer)
+    found = None
     try:
+        found = prepare(files, guards, config, tokenizer)
         totals = found.run(files, workers)
     except KeyboardInterrupt:
-        tell(f"interrupted after {found.totals.lines:,} lines")
+        tell(f"interrupted after {found.totals.lines if found else 0:,} lines")
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
         # What the interpreter still flushes at its end must not raise again.
@@ -71,6 +72,8 @@ def prepare(files: list[str], guards: str, config: Path | None, tokenizer: Path 
     from checkengine.scanning.scan import Scan
     from checkengine.scanning.workers import Setup
 
+    if sys.stdout is None:
+        raise UserError("standard output is closed, and findings are written to it; send them to a file or /dev/null")
     settings = load_settings(config).guards
     wanted = [name for name in (part.strip() for part in guards.split(",")) if name]
     setup = Setup(chosen_guards(wanted, settings), settings, tokenizer)
@@ -86,15 +89,29 @@ def write(line: str) -> None:
 
 
 def tell(line: str) -> None:
-    clear = "\r\x1b[K" if sys.stderr.isatty() else ""
-    print(clear + one_line(line), file=sys.stderr)
+    say(("\r\x1b[K" if is_terminal() else "") + one_line(line) + "\n")
+
+
+def is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def say(text: str) -> None:
+    """To the person who scans. Findings are worth more: a stderr that is closed or full ends no scan."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+    except OSError:
+        # What the interpreter still flushes at its end must not change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 class Progress:
     """A line now and then; where stderr is a terminal a running one."""
 
     def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
+        self._terminal = is_terminal()
         self._every = 0.2 if self._terminal else PROGRESS_SECONDS
         self._last = time.monotonic()
 
@@ -104,17 +121,17 @@ class Progress:
             self._last = now
             told = f"{totals.records:,} records, {totals.bytes / 1e6:,.1f} MB, {totals.findings.total():,} findings"
             if self._terminal:
-                print(f"\r\x1b[K{told} …", end="", file=sys.stderr, flush=True)
+                say(f"\r\x1b[K{told} …")
             else:
                 tell(f"{told} …")
 
 
 def report(totals: Totals, *, summary: bool) -> None:
-    from checkengine.scanning.summary import one_line_summary, print_summary
+    from checkengine.scanning.summary import one_line_summary, table_of
 
     tell(one_line_summary(totals))
     if summary:
-        print_summary(totals)
+        say(table_of(totals, terminal=is_terminal()))
 
 
 def exit_code(totals: Totals, fail_on: FailOn | None) -> int:

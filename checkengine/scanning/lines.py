@@ -55,6 +55,8 @@ def check_inputs(sources: Iterable[str]) -> None:
     names = list(sources)
     if names.count(STDIN) > 1:
         raise UserError("standard input (-) can be read once only; name it once")
+    if STDIN in names and sys.stdin is None:
+        raise UserError("standard input (-) is closed; name a file or pipe one in")
     for name in names:
         if name != STDIN:
             _check_file(name)
@@ -62,6 +64,8 @@ def check_inputs(sources: Iterable[str]) -> None:
 
 def _check_file(name: str) -> None:
     try:
+        if not name:
+            raise UserError("an input's name is empty; name a JSONL file, or - for standard input")
         if Path(name).is_dir():
             raise UserError(f"{name} is a folder; name the files in it")
         with open(name, "rb"):

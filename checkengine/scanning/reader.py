@@ -28,6 +28,8 @@ from checkengine.scanning.token_streams import TokenGuards
 Findings = Callable[[], Iterable[TextFinding]]
 PIECE = 1 << 16
 """Characters handed to a text guard at once: it need not copy 100 MB."""
+PROMPT_END = 1 << 15
+"""Characters kept of each end of what a turn answers; guards read less. A conversation copies it for every turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +131,15 @@ def assistant_turns(record: Chat) -> Iterator[tuple[int, TextStart, str]]:
     for number, message in enumerate(record.conversation.messages):
         role, text = message.get("role"), text_of(message.get("content"))
         if role in ("system", "developer"):
-            system = f"{system}\n{text}" if system else text
+            system = ends_of(f"{system}\n{text}" if system else text)
         elif role == "user":
-            user = text
+            user = ends_of(text)
         elif role == "assistant" and text:
             yield number, start_of_turn(record.conversation, system, user, record.language), text
+
+
+def ends_of(text: str) -> str:
+    return text if len(text) <= 2 * PROMPT_END else f"{text[:PROMPT_END]}\n{text[-PROMPT_END:]}"
 
 
 def start_of_turn(conversation: Conversation, system: str, user: str, language: str | None) -> TextStart:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from io import StringIO
 
 from checkengine.scanning.scan import Totals
 
@@ -23,8 +23,8 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def print_summary(totals: Totals) -> None:
-    """A table on stderr: stdout is for findings. A row for each guard and kind; guards that found nothing too."""
+def table_of(totals: Totals, *, terminal: bool) -> str:
+    """A table for stderr: stdout is for findings. A row for each guard and kind; guards that found nothing too."""
     from rich.console import Console
     from rich.table import Table
 
@@ -41,4 +41,6 @@ def print_summary(totals: Totals) -> None:
     shapes = ", ".join(f"{count:,} {shape}" for shape, count in sorted(totals.shapes.items()))
     table.caption = f"{shapes or 'no records'}; {totals.lines:,} lines, {totals.bad:,} bad"
     # In a file nothing need be cut to the width of a terminal that is not there.
-    Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH).print(table)
+    written = StringIO()
+    Console(file=written, force_terminal=terminal, width=None if terminal else WIDTH).print(table)
+    return written.getvalue()

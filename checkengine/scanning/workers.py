@@ -95,7 +95,7 @@ class Workers:
         return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
 
     def read(self, chunks: Iterable[Sequence[Line]]) -> Iterator[Reading]:
-        """One reading a chunk, in order. Raises UserError where processes die as soon as they start."""
+        """One reading a chunk, in order. Raises UserError where processes cannot start, or die as they do."""
         self._source = iter(chunks)
         while True:
             while self._has_idle() and (task := self._next()) is not None:
@@ -154,8 +154,10 @@ class Workers:
             else:
                 self._take(worker, reading)
 
-    def _take(self, worker: _Worker, reading: Reading | None) -> None:
-        """The first message says that the process is ready."""
+    def _take(self, worker: _Worker, reading: Reading | UserError | None) -> None:
+        """The first message says that the process is ready, or why no process can be."""
+        if isinstance(reading, UserError):
+            raise reading
         if reading is None:
             worker.ready, self._stillborn = True, 0
             return
@@ -211,9 +213,13 @@ class _without_interrupts:
 
 
 def _work(pipe: Connection, setup: Setup) -> None:
-    reader = setup.reader()
     readable = setup.tokenizer is not None
     try:
+        try:
+            reader = setup.reader()
+        except UserError as error:
+            pipe.send(error)
+            return
         pipe.send(None)
         while True:
             lines, careful = pipe.recv()

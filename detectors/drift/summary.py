@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 RECENT = 64
 """Last values that are kept."""
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class Summary:
@@ -34,8 +35,8 @@ class Summary:
         return len(self._sketch.serialize()) + self._recent.nbytes
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """Values that are no numbers are left out."""
-        finite = values[np.isfinite(values)].astype(np.float32)
+        """Values that are no numbers are left out; what float32 cannot hold counts as the largest that it can."""
+        finite = np.clip(values[np.isfinite(values)], -LARGEST, LARGEST).astype(np.float32)
         while len(finite):
             place = self._seen % RECENT
             taken = finite[: RECENT - place]

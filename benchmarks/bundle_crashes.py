@@ -33,7 +33,8 @@ from checkengine.engine_shim.capturing import CaptureOnFinding
 from checkengine.guards.bus import EventBus
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.incident import IncidentBook
-from checkengine.replay.bundle import BundleError, BundleReader, bundles_in
+from checkengine.replay.bundle import BundleError, BundleReader, bundles_in, remove
+from checkengine.replay.bundle import files as files_module
 from checkengine.replay.bundle import write as write_module
 from checkengine.replay.bundle.write import remove_leftovers
 from checkengine.replay.capture import Capture
@@ -88,7 +89,7 @@ def live(directory: Path, told: Connection) -> None:
     """Capture until killed, or for STEPS steps."""
     lock, adapter, recorder = threading.Lock(), SampleAdapter(), Recorder(64, 1 << 20)
     done, patience = threading.Event(), random.Random(os.getpid())
-    real_write = write_module.write_durably
+    real_write = files_module.write_durably
 
     def tell(*words: Any) -> None:
         with lock:
@@ -108,7 +109,7 @@ def live(directory: Path, told: Connection) -> None:
         done.set()
         return written
 
-    write_module.write_durably = write_durably
+    setattr(write_module, "write_durably", write_durably)  # noqa: B010
 
     captures = CaptureOnFinding(
         adapter,
@@ -141,13 +142,12 @@ def live(directory: Path, told: Connection) -> None:
 def crash(directory: Path, lives: int, seed: int = 0) -> Crashes:
     """In this process, which must have no threads: it forks."""
     found, chance, began = Crashes(), random.Random(seed), time.monotonic()
-    known: set[str] = set()
     for number in range(lives):
         signs = 0 if number % UNKILLED == UNKILLED - 1 else chance.randrange(1, MOST_SIGNS)
         words = one_life(directory, signs)
         found.lives += 1
         found.killed += signs > 0
-        settle(directory, words, known, found, killed=signs > 0)
+        settle(directory, words, found, killed=signs > 0)
     found.seconds = time.monotonic() - began
     return found
 
@@ -181,10 +181,9 @@ def received(pipe: Connection) -> Iterator[tuple[Any, ...]]:
     raise TimeoutError("a life hangs")
 
 
-def settle(directory: Path, words: list[tuple[Any, ...]], known: set[str], found: Crashes, *, killed: bool) -> None:
+def settle(directory: Path, words: list[tuple[Any, ...]], found: Crashes, *, killed: bool) -> None:
     """Hold what was told against the disk, and sweep."""
-    fresh = {path.name for path in bundles_in(directory)} - known
-    known |= fresh
+    fresh = {path.name for path in bundles_in(directory)}
     found.unsound += [reason for name in fresh if (reason := fault_of(directory / name))]
     drafts = list(directory.glob(".writing-*"))
     found.unsound += [
@@ -193,6 +192,8 @@ def settle(directory: Path, words: list[tuple[Any, ...]], known: set[str], found
     if remove_leftovers(directory, fresh=0.0) != len(drafts) or list(directory.glob(".writing-*")):
         found.unsound.append("torn bundles were not swept")
     count(words, len(fresh), len(drafts), found, killed)
+    for name in fresh:  # every writer looks through all that is there
+        remove(directory / name)
 
 
 def fault_of(bundle: Path) -> str:

@@ -35,7 +35,6 @@ from checkengine.replay.bundle import (
     layout,
     write_bundle,
 )
-from checkengine.replay.bundle import archive as archive_module
 from checkengine.replay.bundle import files as files_module
 from checkengine.replay.bundle import read as read_module
 from checkengine.replay.bundle.files import SAFE_PATH, Entry
@@ -242,7 +241,8 @@ def hostile_columns(data: bytes, chance: random.Random) -> bytes:
         columns[key] = column.reshape(-1)[: chance.randrange(column.size + 1)].copy()
     else:
         columns[key] = np.ascontiguousarray(column.astype(chance.choice([np.int8, np.float64, np.uint64]))[None])
-    return safetensors.numpy.save(columns)
+    saved: bytes = safetensors.numpy.save(columns)
+    return saved
 
 
 def hostile_header(data: bytes, chance: random.Random) -> bytes:
@@ -287,7 +287,7 @@ def read_in_memory(files: Files, clear: bool, shut: bool = True) -> None:
 def read_archive(file: Path, chance: random.Random) -> None:
     """As an exported file, hostile as a whole too."""
     target = file.parent / "imported"
-    with mock.patch.object(archive_module.os, "fsync", return_value=None):
+    with mock.patch("os.fsync", return_value=None):
         path = import_bundle(file, target, f"case-{chance.getrandbits(64):x}")
     use(BundleReader(path))
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from checkengine.assemble import embed
 from checkengine.benchmarks.figure import figure
@@ -115,14 +114,14 @@ def report_figures(bundle: Path, found: Investigation) -> list[dict[str, Any]]:
 
 
 def struck(
-    model: Any, tokenizer: Any, *, block_size: int, rows: int, prompt: int, shortest: int, threads: int = 1
+    model: Any, tokenizer: Any, *, block_size: int, rows: int, prompt: int, shortest: int
 ) -> tuple[Capture, EmbeddedExecutor]:
     """One decode step of an engine whose kernel reads one slot too many, with every row in it."""
     fault = OverRead(minimum_length=shortest, block_size=block_size)
-    engine, shim = embed(model, tokenizer, settings(block_size, rows, threads), [fault])
+    engine, shim = embed(model, tokenizer, settings(block_size, rows), [fault])
     assert shim is not None
-    recorder = shim.assembly.recorder
-    assert recorder is not None
+    assert shim.assembly.recorder is not None
+    recorder: Recorder = shim.assembly.recorder
     taken: list[Capture] = []
 
     class Once:
@@ -147,10 +146,10 @@ def struck(
     return replace(taken[0], time=time.time()), EmbeddedExecutor.over(model, engine.environment())
 
 
-def settings(block_size: int, rows: int, threads: int) -> Settings:
+def settings(block_size: int, rows: int) -> Settings:
     return Settings(
         engine=EngineSettings(
-            block_size=block_size, blocks=16 * rows, tokens_per_step=512, maximum_sequences=rows, threads=threads
+            block_size=block_size, blocks=16 * rows, tokens_per_step=512, maximum_sequences=rows, threads=1
         ),
         logits=LogitsSettings(level="full"),
         audit=AuditSettings(enabled=False),
@@ -160,16 +159,11 @@ def settings(block_size: int, rows: int, threads: int) -> Settings:
 
 
 def step_figures(path: Path | None) -> list[dict[str, Any]]:
-    """On all cores: a step of 16 sequences of the demo model, judged and localised."""
+    """On one thread: a step of 16 sequences of the demo model, judged and localised."""
     model, tokenizer = load_model(path or model_directory(MODEL))
-    threads = min(2, os.cpu_count() or 1)
-    before = torch.get_num_threads()
-    capture, executor = struck(
-        model, tokenizer, block_size=32, rows=SEQUENCES, prompt=PROMPT, shortest=SHORTEST, threads=threads
-    )
+    capture, executor = struck(model, tokenizer, block_size=32, rows=SEQUENCES, prompt=PROMPT, shortest=SHORTEST)
     step = capture.window.last_step
     verdict, seconds = timed(lambda: Judge(executor).judge(build_window(capture, first=step, last=step)))
-    torch.set_num_threads(before)
     right = verdict.kind is VerdictKind.CODE_DEFECT and len(verdict.slots) >= 1
     return [
         figure(f"step.localised, {MODEL}", int(right), "of 1", 1, at_least=True),

@@ -224,7 +224,8 @@ class CaptureOnFinding:
         return {handle: outputs_of(self._adapter, start.name) for handle, start in self._recorder.live().items()}
 
     def _follow(self, record: StepRecord, findings: Sequence[Finding], actions: Sequence[Action]) -> None:
-        due, waiting = [], []
+        due: list[Trigger] = []
+        waiting: list[Trigger] = []
         for trigger in self._pending:
             trigger.findings += tuple(each for each in findings if each.sequence == trigger.sequence)
             gone = set(trigger.handles) <= set(record.ended)

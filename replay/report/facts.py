@@ -61,7 +61,7 @@ def newest_result(bundle: Any) -> Mapping[str, Any] | None:
     except (BundleError, OSError):
         return None
     judged = [result for result in found if isinstance(result.get("verdict"), dict)]
-    return (judged or found or [None])[-1]
+    return judged[-1] if judged else found[-1] if found else None
 
 
 def facts_of_investigation(found: Investigation) -> Facts:
@@ -108,9 +108,9 @@ def facts_of_bundle(
     return facts
 
 
-def findings_of(reader: BundleReader, opened: bool) -> list[Mapping[str, Any]]:
+def findings_of(reader: BundleReader, opened: bool) -> Sequence[Mapping[str, Any]]:
     """The recorded ones, under the names that the window has: keyed where the content is not opened."""
-    told = [dict(finding_json(each) or {}) for each in reader.findings]
+    told: list[dict[str, Any]] = [dict(finding_json(each) or {}) for each in reader.findings]
     if opened:
         for each, name in zip(told, reader.finding_names(), strict=False):
             each["sequence"] = name

@@ -25,7 +25,7 @@ def summary(result: Mapping[str, Any]) -> list[str]:
     lines = []
     if result.get("rows"):
         lines.append(equality(result))
-    fired = {True: "The finding fires again.", False: "The finding does not fire again."}
+    fired: dict[Any, str] = {True: "The finding fires again.", False: "The finding does not fire again."}
     if result.get("finding") is not None and (words := fired.get(result.get("reproduced"))):
         lines.append(words)
     reference = mapping(result.get("reference"))

@@ -59,7 +59,7 @@ def slot_map(
     record, tables = found
     lengths = known_lengths(window, record)
     wrong = set(guilty)
-    own = tables[suspect].tolist() if suspect in tables else []
+    own = tables[suspect].tolist() if suspect is not None and suspect in tables else []
     order = [block for block in own if block in held]
     order += sorted(held - set(order))
     drawn = nearest(order, {slot // block_size for slot in wrong}, own, max(1, MOST_SLOTS // block_size))

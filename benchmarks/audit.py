@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from checkengine.benchmarks.audit_cost import measure_cost
-from checkengine.benchmarks.audit_simulation import Fleet, convicted_within, hours_to, simulate
+from checkengine.benchmarks.audit_cost import ROWS, measure_costs
+from checkengine.benchmarks.audit_simulation import convicted_within_a_day, median_hours, simulate
 from checkengine.benchmarks.audit_soak import soak
 from checkengine.benchmarks.audit_traffic import Load, Traffic
 from checkengine.benchmarks.figure import figure
@@ -35,34 +35,23 @@ def schedule_figures(rows: int = 256, steps: int = 1500) -> list[dict[str, Any]]
     return [figure("audit.schedule_per_step", 1e6 * float(np.median(spent)), "us", 60.0)]
 
 
-def fleet_figures(audits: int = 12, steps: int = 300_000) -> list[dict[str, Any]]:
+def fleet_figures(audits: int = 6, steps: int = 300_000) -> list[dict[str, Any]]:
     """A fault in 1 of 10^5 steps, at lengths that are 1 modulo the block size, on 40 replicas for a day."""
     default = AuditSettings()
-    cost = measure_cost(audits, rows_per_audit=default.rows)
-    fleet = Fleet(Load(), cost.seconds_per_step, cost.cpu_seconds, default.cpu_share, default.rows)
-    chances = simulate(fleet, steps)
-    # Armed in 1 of 10^5 steps, whether or not the step has a row that it strikes.
-    armed = chances.stratified * chances.steps_with_victims
-    uniform = convicted_within(fleet, chances.uniform)
+    costs = measure_costs(audits, default.rows)
+    found = simulate(costs, default.cpu_share, default.rows, Load(), steps)
+    day, plain = (convicted_within_a_day(found, chance) for chance in (found.stratified, found.uniform))
+    hours, plain_hours = (median_hours(found, chance) for chance in (found.stratified, found.uniform))
+    # Armed in 1 of 10^5 steps, whether or not the step has a row that it can strike.
+    armed = median_hours(found, found.stratified * found.with_victims)
+    uniform = "uniform sampling"
     return [
-        figure("audit.cost", cost.cpu_seconds, "CPU s an audit", 1.0, peer=("seconds a step", cost.seconds_per_step)),
-        figure("audit.clean_convictions", cost.convicted, "audits", 0, peer=("audits", cost.audits)),
-        figure(
-            "audit.convicted_within_a_day",
-            convicted_within(fleet, chances.stratified),
-            "probability",
-            0.95,
-            at_least=True,
-            peer=("uniform sampling", uniform),
-        ),
-        figure(
-            "audit.hours_to_conviction, median",
-            hours_to(fleet, chances.stratified, 0.5),
-            "h",
-            24.0,
-            peer=("uniform sampling", hours_to(fleet, chances.uniform, 0.5)),
-        ),
-        figure("audit.hours, fault armed in 1 of 10^5 steps", hours_to(fleet, armed, 0.5), "h", 24.0),
+        figure("audit.cost", costs.audit.at(ROWS), "CPU s", 1.0, peer=("a step, s", costs.step.at(ROWS))),
+        figure("audit.clean_convictions", costs.convicted, "audits", 0, peer=("audits", costs.audits)),
+        figure("audit.cpu_share", found.cpu_share, "of a core", 1.1 * default.cpu_share),
+        figure("audit.convicted_in_a_day", day, "probability", 0.95, at_least=True, peer=(uniform, plain)),
+        figure("audit.hours_to_conviction", hours, "h, median", 24.0, peer=(uniform, plain_hours)),
+        figure("audit.hours_to_conviction, armed at 10^-5", armed, "h, median", 24.0),
     ]
 
 

@@ -1,7 +1,8 @@
 """How long does a fleet's audit take to meet a rare fault, under what budget?
 
-The schedule is the real one, on records of simulated traffic. Faults are independent of it, so the chance that a faulty
-step is convicted is the mean share of its possible victims that are audited; the day follows from that exactly.
+Schedule and budget are the real ones, on a simulated clock and on records of simulated traffic. Faults are independent
+of them, so the chance that a faulty step is convicted is the mean share of its possible victims that are audited; what
+a day of 40 replicas finds follows from that exactly.
 """
 
 from __future__ import annotations
@@ -10,37 +11,18 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from checkengine.benchmarks.audit_cost import Costs
 from checkengine.benchmarks.audit_traffic import Load, Traffic
-from checkengine.replay.audit import AuditSchedule, Strata
+from checkengine.replay.audit import AuditSchedule, CpuBudget, Selection, Strata
+from checkengine.replay.record import StepRecord
 
 FAULT_RATE = 1e-5
 """Of all steps."""
-REPLICAS = 40
-DAY = 86_400.0
+REPLICAS, DAY = 40, 86_400.0
 WARM_UP = 4_000
 """Steps until lengths and blocks are no longer fresh."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """What the simulation assumes; `seconds_per_step` and `cost` are measured."""
-
-    load: Load
-    seconds_per_step: float
-    cost: float
-    """CPU seconds of one audit: capture and screen of `rows_per_audit` rows."""
-    cpu_share: float
-    rows_per_audit: int
-    replicas: int = REPLICAS
-
-    @property
-    def audits_per_step(self) -> float:
-        return self.cpu_share * self.seconds_per_step / self.cost
-
-    @property
-    def steps_per_day(self) -> float:
-        return self.replicas * DAY / self.seconds_per_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,61 +31,75 @@ class Chances:
 
     stratified: float
     uniform: float
-    steps_with_victims: float
+    """With as many audits of as many rows, drawn at random."""
+    with_victims: float
     """Share of all steps that have such a row."""
     audits_per_step: float
-    """As the schedule made them: rows that two strata draw at once are one audit."""
+    seconds_per_step: float
+    cpu_share: float
+    """As spent."""
 
 
-def simulate(fleet: Fleet, steps: int = 200_000, seed: int = 0) -> Chances:
-    """Run the schedule with the fleet's pace. Rows that strike are drawn evenly among the step's victims."""
-    schedule = AuditSchedule(
-        Strata(fleet.load.block_size),
-        Paced(fleet.audits_per_step),
-        seed=seed,
-        rows_per_audit=fleet.rows_per_audit,
-    )
-    met = with_victims = audits = 0.0
-    for index, record in enumerate(Traffic(fleet.load, seed).records(WARM_UP + steps)):
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def simulate(costs: Costs, cpu_share: float, rows_per_audit: int, load: Load, steps: int, seed: int = 0) -> Chances:
+    """One replica's steps. The row that is struck is drawn evenly among the step's victims."""
+    clock = Clock()
+    budget = CpuBudget(cpu_share, clock=clock)
+    schedule = AuditSchedule(Strata(load.block_size), budget, seed=seed, rows_per_audit=rows_per_audit)
+    met, with_victims, audits = 0.0, 0, 0
+    for index, record in enumerate(Traffic(load, seed).records(WARM_UP + steps)):
+        if index == WARM_UP:
+            began, spent = clock.now, budget.spent
+        clock.now += costs.step.at(len(record.token_ids))
         selection = schedule.choose(record)
         if selection is not None:
             schedule.judged(selection)
-        if index < WARM_UP:
-            continue
-        victims = record.handles[victims_of(record.starts + record.query_lengths, record.query_lengths, fleet.load)]
-        with_victims += len(victims) > 0
-        audits += selection is not None
-        if selection is not None and len(victims):
-            met += len(set(victims.tolist()) & set(selection.handles)) / len(victims)
-    share = with_victims / steps
-    made = audits / steps
-    uniform = made * min(1.0, fleet.rows_per_audit / fleet.load.rows)
-    return Chances(met / with_victims, uniform, share, made)
+            budget.charge(cost_of(selection, record, costs))
+        if index >= WARM_UP:
+            victims = victims_of(record, load)
+            with_victims += len(victims) > 0
+            audits += selection is not None
+            met += met_by(selection, victims)
+    wall = clock.now - began
+    uniform = audits / steps * min(1.0, rows_per_audit / load.rows)
+    return Chances(
+        met / with_victims, uniform, with_victims / steps, audits / steps, wall / steps, (budget.spent - spent) / wall
+    )
 
 
-class Paced:
-    may_spend = True
-
-    def __init__(self, per_step: float) -> None:
-        self.per_step = per_step
-
-    def step(self) -> None:
-        """The pace is given."""
-
-    def charge(self, seconds: float) -> None:
-        """As is the cost."""
+def cost_of(selection: Selection, record: StepRecord, costs: Costs) -> float:
+    """A chunk that does not sample is compared with itself: two runs."""
+    rows = np.isin(record.handles, selection.handles)
+    return costs.audit.at(len(record.token_ids)) * (1 if record.samples[rows].all() else 2)
 
 
-def victims_of(lengths: np.ndarray, query_lengths: np.ndarray, load: Load) -> np.ndarray:
+def met_by(selection: Selection | None, victims: NDArray[np.int32]) -> float:
+    if selection is None or not len(victims):
+        return 0.0
+    return len(set(victims.tolist()) & set(selection.handles)) / len(victims)
+
+
+def victims_of(record: StepRecord, load: Load) -> NDArray[np.int32]:
     """Decoding rows whose length is 1 modulo the block size."""
-    return np.flatnonzero((lengths % load.block_size == 1) & (query_lengths == 1))
+    lengths = record.starts + record.query_lengths
+    return record.handles[(lengths % load.block_size == 1) & (record.query_lengths == 1)]
 
 
-def convicted_within(fleet: Fleet, chance: float, seconds: float = DAY, rate: float = FAULT_RATE) -> float:
-    """Probability that a fault in `rate` of the steps is convicted within this time of the fleet's traffic."""
-    return -math.expm1(fleet.steps_per_day * seconds / DAY * math.log1p(-rate * chance))
+def steps_per_day(chances: Chances) -> float:
+    return REPLICAS * DAY / chances.seconds_per_step
 
 
-def hours_to(fleet: Fleet, chance: float, probability: float, rate: float = FAULT_RATE) -> float:
-    steps = math.log1p(-probability) / math.log1p(-rate * chance)
-    return 24 * steps / fleet.steps_per_day
+def convicted_within_a_day(chances: Chances, chance: float) -> float:
+    """Probability that a fault in `FAULT_RATE` of the steps is convicted within a day of the fleet's traffic."""
+    return -math.expm1(steps_per_day(chances) * math.log1p(-FAULT_RATE * chance))
+
+
+def median_hours(chances: Chances, chance: float) -> float:
+    return 24 * math.log(0.5) / math.log1p(-FAULT_RATE * chance) / steps_per_day(chances)

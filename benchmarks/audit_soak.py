@@ -87,20 +87,27 @@ class Soak:
     """Convictions of a step in which it did not strike."""
 
 
-def soak(*, rate: float = RATE, seed: int = 0, cpu_share: float = 0.5, most_seconds: float = 300.0) -> Soak:
+def soak(
+    *,
+    rate: float = RATE,
+    seed: int = 0,
+    cpu_share: float = 0.5,
+    most_seconds: float = 300.0,
+    most_steps: int = 10_000_000,
+) -> Soak:
     """Serve random requests until the audit convicts, or for so long."""
     with known(RareOverRead):
-        return _soak(RareOverRead(rate, seed), seed, cpu_share, most_seconds)
+        return _soak(RareOverRead(rate, seed), seed, cpu_share, most_seconds, most_steps)
 
 
-def _soak(fault: RareOverRead, seed: int, cpu_share: float, most_seconds: float) -> Soak:
+def _soak(fault: RareOverRead, seed: int, cpu_share: float, most_seconds: float, most_steps: int) -> Soak:
     engine, shim = embed(smallest_model(), tiny_tokenizer(), settings_of(cpu_share), [fault])
     assert shim is not None
     fault.now = lambda: engine.steps
     audits = shim.assembly.audits
     assert audits is not None
     began, requests = time.monotonic(), endless(seed)
-    while not audits.convictions and time.monotonic() - began < most_seconds:
+    while not audits.convictions and time.monotonic() - began < most_seconds and engine.steps < most_steps:
         while len(engine.scheduler.running) + len(engine.scheduler.waiting) < ROWS:
             engine.submit(next(requests))
         engine.step()

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from transformers import AutoModelForCausalLM
 
 from checkengine.benchmarks.figure import figure
-from checkengine.benchmarks.rescore_runs import KINDS, SALAD, _load, runs_of
+from checkengine.benchmarks.rescore_runs import KINDS, MODEL, SALAD, runs_of
+from checkengine.engine_shim.models import model_directory
 from checkengine.replay.rescore import Sampling, rescored
 from checkengine.replay.rescore.evidence import ALARM, Outcome
 from checkengine.replay.rescore.in_process import ModelScorer
@@ -18,13 +20,14 @@ COUNT, QUICK = 16, 4
 
 def rescore_figures(count: int = COUNT) -> list[dict[str, Any]]:
     """ROC over all classes; `peer` of each class's figure is its AUC against all natural outputs."""
-    model, _ = _load()
-    scorer = ModelScorer(model)
+    runs = {name: runs_of(name, count) for name in (*KINDS, *SALAD)}
+    # Another copy: the one that the runs came from belongs to the engine, and so does its attention.
+    scorer = ModelScorer(AutoModelForCausalLM.from_pretrained(model_directory(MODEL), local_files_only=True).eval())
     faulty = {name for name, kind in KINDS.items() if kind.faulty} | {name for name, each in SALAD.items() if each[1]}
     scores: dict[str, list[float]] = {}
     alarms: dict[str, int] = {}
-    for name in (*KINDS, *SALAD):
-        found = [judged(scorer, run) for run in runs_of(name, count)]
+    for name, own in runs.items():
+        found = [judged(scorer, run) for run in own]
         scores[name] = [each.score for each in found]
         alarms[name] = sum(each.outcome is Outcome.CORRUPTION for each in found)
     return figures_of(scores, alarms, faulty)

@@ -65,6 +65,7 @@ KINDS: dict[str, Kind] = {
 SALAD = {
     "salad, scale 5": ("garbage slot, scale 5", True, 0.7),
     "salad, greedy": ("garbage slot, scale 5, greedy", True, 0.0),
+    "temperature 3": ("temperature 3", False, 3.0),
     "healthy": ("healthy", False, 0.7),
     "healthy, temperature 1": ("healthy, temperature 1", False, 1.0),
     "healthy, greedy": ("healthy, greedy", False, 0.0),

@@ -10,6 +10,8 @@ IDLE_SECONDS = 1.0
 """A pause between two steps counts as no more: a night without traffic is no credit for the morning."""
 SAVED_AUDITS = 3.0
 """Audits that may be saved up for."""
+EAGER = 1.5
+"""Draws for each audit that is paid for: some rows are drawn for two strata at once, some when nothing is left."""
 WEIGHT, STEP_WEIGHT = 0.2, 0.01
 """Of the newest cost, and of the newest step, in their moving averages."""
 
@@ -61,8 +63,8 @@ class CpuBudget:
 
     @property
     def per_step(self) -> float:
-        """Audits a step that the budget pays for."""
-        return self.share * self._seconds_per_step / max(self.cost, 1e-6)
+        """Draws a step; the balance keeps the audits to what is paid for."""
+        return EAGER * self.share * self._seconds_per_step / max(self.cost, 1e-6)
 
 
 class FixedPace:

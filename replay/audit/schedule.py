@@ -22,6 +22,9 @@ PLAN_STEPS = 64
 """Steps between two plans; the first is made at once."""
 FORGET = 0.98
 """Of the rows a step, at each plan: traffic changes within the hour."""
+DEAR = 0.25
+"""Share in which rows that do not sample (a chunk that is not the prompt's last) may be drawn: the record does not tell
+their bits, so that a screen takes two runs, and the longest steps have them."""
 NEVER = 1 << 62
 
 
@@ -77,6 +80,9 @@ class AuditSchedule:
         bits = self.strata.of(record)
         counts = self.strata.counts(bits)
         self.coverage.seen += counts
+        if not record.samples.all() and self._random.random() >= DEAR:
+            bits[~record.samples] = 0
+            counts = self.strata.counts(bits)
         self._window += counts
         self._steps += 1
         if self._steps == PLAN_STEPS or not self._weight:
@@ -137,7 +143,7 @@ class AuditSchedule:
             own = int(bits[row])
             return not own & mask, min(count for index, count in enumerate(audited) if index and own >> index & 1)
 
-        return sorted((row for row in order.tolist() if row not in chosen), key=rank)[:room]
+        return sorted((row for row in order.tolist() if row not in chosen and bits[row]), key=rank)[:room]
 
 
 def shares(rows: NDArray[np.float64], audits: float) -> NDArray[np.float64]:

@@ -102,17 +102,17 @@ def decoding(steps: int, rows: int) -> list[StepRecord]:
 
 
 def test_the_schedule_audits_one_step_in_so_many_on_average_and_repeats_with_its_seed() -> None:
-    records = decoding(8000, 1)
+    records = decoding(4000, 1)
     first = audited_steps(schedule(20, seed=1), records)
     assert first == audited_steps(schedule(20, seed=1), records)
     assert first != audited_steps(schedule(20, seed=2), records)
-    assert 280 < len(first) <= 440  # a row that two strata draw at once is one audit
+    assert 140 < len(first) <= 220  # a row that two strata draw at once is one audit
     assert len(set(np.diff(first).tolist())) > 10
 
 
 def test_rare_strata_are_audited_to_a_larger_share_than_common_ones() -> None:
     subject = schedule(20)
-    audited_steps(subject, decoding(6000, 16))
+    audited_steps(subject, decoding(3000, 16))
     share = {each.name: each.share for each in subject.coverage.strata()}
     assert share["page start"] > 4 * share["all rows"]
     assert share["tile start"] > 2 * share["page start"]
@@ -120,9 +120,9 @@ def test_rare_strata_are_audited_to_a_larger_share_than_common_ones() -> None:
 
 def test_uniform_draws_alone_count_for_all_rows() -> None:
     subject = schedule(10, rows=8)
-    audited_steps(subject, decoding(3000, 16))
+    audited_steps(subject, decoding(1500, 16))
     counts = subject.coverage.counts()
-    assert counts["all rows"][0] == 3000 * 16
+    assert counts["all rows"][0] == 1500 * 16
     assert 0 < counts["all rows"][1] < 0.2 * sum(numbers[1] for name, numbers in counts.items() if name[:5] == "batch")
 
 
@@ -140,16 +140,16 @@ def test_rows_that_ride_along_come_from_the_strata_that_were_drawn() -> None:
 
 def test_a_dear_judge_slows_the_schedule_down_to_its_share_of_cpu_time() -> None:
     now = [0.0]
-    budget = CpuBudget(0.02, clock=lambda: now[0])
+    budget = CpuBudget(0.1, clock=lambda: now[0])
     subject = AuditSchedule(Strata(PAGE), budget, seed=3)
     audits = 0
-    for record in decoding(40_000, 4):
+    for record in decoding(8_000, 4):
         now[0] += 0.01
         chosen = subject.choose(record)
         if chosen is not None:
             budget.charge(0.25)
             audits += 1
-    assert 0.8 * 0.02 * 400 < budget.spent < 1.1 * 0.02 * 400 + 0.25
+    assert 0.8 * 0.1 * 80 < budget.spent < 0.1 * 80 + 1
     assert audits == round(budget.spent / 0.25)
 
 

@@ -68,7 +68,7 @@ def print_passes(found: Minimised, path: Path) -> None:
     if found.stopped:
         console.print(escape(found.stopped))
     what = f"values: {found.values}, nobody's content" if found.content_free else "it holds recorded content"
-    console.print(f"{escape(str(path))} ({size_of(path) / 1024:.1f} KiB; {what})")
+    console.print(f"{escape(str(path))} ({size_of(path) / 1024:.1f} KiB; {what})", soft_wrap=True)
 
 
 def size_of(path: Path) -> int:

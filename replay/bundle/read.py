@@ -71,6 +71,7 @@ class BundleReader:
 
     def window(self, *, content: bool = True) -> RecordedWindow:
         """The records; without `content`, or where it cannot be read here: token ids 0, keyed prints and names."""
+        self._refuse_call()
         ring = self._arrays(layout.RING, self._read(layout.RING))
         opened = content and self.opens()
         if opened:
@@ -96,8 +97,7 @@ class BundleReader:
     def capture(self) -> Capture:
         """Everything, bit for bit as it was captured. BundleError where the bundle holds no content, or none that may
         be read here."""
-        if layout.CALL in self.files:
-            raise BundleError(f"{self.path} holds one op's call and no window: judge it with `checkengine replay`")
+        self._refuse_call()
         if self.level != "full":
             raise BundleError(f"{self.path} holds no content ({self.level}), so it can be shown and verified but not "
                               'replayed; capture with [capture] content = "full" to replay')  # fmt: skip
@@ -124,6 +124,10 @@ class BundleReader:
             ),
             layout.MANIFEST,
         )
+
+    def _refuse_call(self) -> None:
+        if layout.CALL in self.files:
+            raise BundleError(f"{self.path} holds one op's call and no window: judge it with `checkengine replay`")
 
     def call_tensors(self) -> dict[str, torch.Tensor]:
         """Recorded tensors of a call bundle. BundleError where its content may not be read here."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from checkengine.engine_shim.faults import OverRead
-from checkengine.replay.bundle import BundleReader, append_result, export_bundle, import_bundle, results_of
+from checkengine.replay.bundle import BundleError, BundleReader, append_result, export_bundle, import_bundle, results_of
 from checkengine.replay.bundle.calls import read_call
 from checkengine.replay.judge.fault_class import FaultClass
 from checkengine.replay.judge.verdict import VerdictKind
@@ -47,6 +47,12 @@ def test_a_golden_call_is_judged_as_on_its_day(golden: Path) -> None:
     assert [place.slot for place in found.verdict.slots] == [9]
     append_result(golden, found.to_dict())
     assert len(results_of(golden)) == 1
+
+
+def test_a_call_is_not_taken_for_a_damaged_window(golden: Path) -> None:
+    for read in (BundleReader(golden).window, BundleReader(golden).capture):
+        with pytest.raises(BundleError, match="one op's call and no window"):
+            read()
 
 
 def test_a_golden_calls_values_are_the_bits_of_its_day(golden: Path) -> None:

@@ -17,8 +17,9 @@ INPUTS = "inputs of attention"
 
 
 def convicting(case: Case, step: WindowStep, repeats: Repeats) -> None:
-    index = next(i for i, other in enumerate(case.bench.window.steps) if other is step)
-    case.convicting = Convicting(step, None, repeats.bits[index])
+    """`step` may be of a changed window: the gate repeats the step as it was recorded."""
+    index = next(i for i, own in enumerate(case.bench.window.steps) if own.number == step.number)
+    case.convicting = Convicting(case.bench.window.steps[index], None, repeats.bits[index])
 
 
 def fed_wrong(case: Case, wrong: WrongInput, repeats: Repeats) -> Verdict:

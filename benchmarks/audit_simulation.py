@@ -89,7 +89,8 @@ def met_by(selection: Selection | None, victims: NDArray[np.int32]) -> float:
 def victims_of(record: StepRecord, load: Load) -> NDArray[np.int32]:
     """Decoding rows whose length is 1 modulo the block size."""
     lengths = record.starts + record.query_lengths
-    return record.handles[(lengths % load.block_size == 1) & (record.query_lengths == 1)]
+    victims: NDArray[np.int32] = record.handles[(lengths % load.block_size == 1) & (record.query_lengths == 1)]
+    return victims
 
 
 def steps_per_day(chances: Chances) -> float:

@@ -44,7 +44,7 @@ class RareOverRead(OverRead):
         self.now: Callable[[], int] = lambda: -1
 
     def hits(self, lengths: Ints, query_lengths: Ints) -> NDArray[np.bool_]:
-        victims = (lengths % self.block_size == 1) & super().hits(lengths, query_lengths)
+        victims: NDArray[np.bool_] = (lengths % self.block_size == 1) & super().hits(lengths, query_lengths)
         if not victims.any() or uniform(lengths, self.seed) >= self.rate / VICTIMS:
             return np.zeros(len(lengths), np.bool_)
         self.steps.add(self.now())

@@ -112,7 +112,7 @@ def generated(name: str, count: int) -> list[Run]:
     model, tokenizer = _load()
     prompts = [prompt_of(tokenizer, kind.prompts, number) for number in range(2 * count)]
     outputs = serve(model, tokenizer, kind, prompts, faults_of(kind))
-    kept = range(len(prompts))
+    kept = list(range(len(prompts)))
     if kind.fault == "masked_stop":
         healthy = serve(model, tokenizer, kind, prompts, [])
         kept = [number for number in kept if len(healthy[number]) < len(outputs[number])]

@@ -73,7 +73,7 @@ class AuditSettings(Section):
     """Healthy-looking steps that are judged in memory now and then, off the serving path."""
 
     enabled: bool = True
-    cpu_share: float = Field(0.05, gt=0, le=1)
+    cpu_share: float = Field(0.06, gt=0, le=1)
     """Of one core's CPU time, for capturing and judging; the dearer an audit is, the rarer."""
     every_steps: int | None = Field(None, ge=1)
     """One audited step in so many, on average, whatever it costs: for drills and tests."""

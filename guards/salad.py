@@ -4,105 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from checkengine.detectors.language.expectation import expected_scripts
-from checkengine.detectors.salad import SaladBatch, SaladReading, SaladTables
+from checkengine.detectors.transitions import TransitionReading, TransitionTables, TransitionTest
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
-from checkengine.guards.flat import flat_tokens
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
 from checkengine.guards.settings import SaladSettings
 from checkengine.guards.step import SequenceStart, StepView
 
-PROMPT_TOKENS_READ = 256
-"""From its end: where requests name a language."""
-NO_ENTROPY: NDArray[np.float32] = np.empty(0, np.float32)
-
 
 class SaladGuard(ReportsOnce):
-    """Two compiled calls a step for the whole batch. The first bad token is the one where the evidence began, give or
-    take a few. Entropies are read where the step has them; none are asked for."""
+    """The first bad token is the one where the evidence began, give or take a few."""
 
     name: str = "salad"
-    version: int = 2
 
     def __init__(self, settings: SaladSettings, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self._vocabulary = vocabulary
-        self._tables = SaladTables(vocabulary)
-        self._batch = SaladBatch(self._tables, settings.evidence)
-        self._slots: dict[str, int] = {}
-        self._first: dict[str, int] = {}
-        """Index of the first output token that was seen."""
-        self._rows: tuple[str, ...] = ()
-        self._row_slots: NDArray[np.int64] = np.empty(0, np.int64)
-        """Of the rows of the step before: mostly they are this step's."""
-        if self._tables.available:
-            self._batch.compile()
+        self._evidence = settings.evidence
+        self._tables = TransitionTables(vocabulary)
+        self._tests: dict[str, tuple[TransitionTest, int]] = {}
+        """With the index of the first output token that the test saw."""
 
     def begin(self, start: SequenceStart) -> None:
         self.forget(start.name)
         if self._tables.available:
-            prompt = self._vocabulary.text(start.prompt_tokens[-PROMPT_TOKENS_READ:])
-            scripts = expected_scripts(prompt, start.language)
-            self._slots[start.name] = self._batch.open(start.prompt_tokens, scripts)
+            self._tests[start.name] = (TransitionTest(self._tables, start.prompt_tokens, self._evidence), 0)
 
     def observe(self, step: StepView) -> Iterable[Finding]:
         if not self._tables.available:
             return NO_FINDINGS
-        rows = self._slots_of(step)
-        flat = flat_tokens(step)
-        entropy = step.stats.entropy if step.stats is not None else None
-        if flat.one_each:
-            fired = self._batch.push(rows, flat.tokens, NO_ENTROPY if entropy is None else entropy)
-        else:
-            slots = np.repeat(rows, np.diff(flat.ends, prepend=0))
-            fired = self._batch.push(slots, flat.tokens)
-        return self._tell(step, [flat.place(int(index))[0] for index in fired]) if len(fired) else NO_FINDINGS
+        found: list[Finding] = []
+        for row, (sequence, tokens) in enumerate(zip(step.sequences, step.tokens, strict=True)):
+            if sequence in self._reported:
+                continue
+            test, first = self._tests.get(sequence) or self._start(step, row)
+            if not test.tokens:
+                first = int(step.output_lengths[row])
+                self._tests[sequence] = (test, first)
+            for token in tokens:
+                if reading := test.push(token):
+                    self._tell(found, step, row, reading, first)
+                    break
+        return found or NO_FINDINGS
 
     def forget(self, sequence: str) -> None:
         super().forget(sequence)
-        self._first.pop(sequence, None)
-        slot = self._slots.pop(sequence, None)
-        if slot is not None:
-            self._batch.close(slot)
-            self._rows = ()
+        self._tests.pop(sequence, None)
 
-    def _slots_of(self, step: StepView) -> NDArray[np.int64]:
-        if step.sequences != self._rows:
-            self._row_slots = np.array([self._slot(step, row) for row in range(len(step.sequences))], np.int64)
-            self._rows = step.sequences
-        return self._row_slots
+    def _start(self, step: StepView, row: int) -> tuple[TransitionTest, int]:
+        entry = (TransitionTest(self._tables, (), self._evidence), int(step.output_lengths[row]))
+        self._tests[step.sequences[row]] = entry
+        return entry
 
-    def _slot(self, step: StepView, row: int) -> int:
-        sequence = step.sequences[row]
-        slot = self._slots.get(sequence)
-        if slot is None:
-            slot = self._slots[sequence] = self._batch.open()
-        self._first.setdefault(sequence, int(step.output_lengths[row]))
-        return slot
-
-    def _tell(self, step: StepView, rows: Iterable[int]) -> list[Finding]:
-        found: list[Finding] = []
-        for row in rows:
-            sequence = step.sequences[row]
-            reading = self._batch.reading(self._slots[sequence])
-            token = self._first[sequence] + reading.start
-            finding = self._report("text.salad", step, row, evidence_of(reading), severity=Severity.ERROR, token=token)
-            if finding is not None:
-                found.append(finding)
-        return found
-
-
-def evidence_of(reading: SaladReading) -> dict[str, float]:
-    """Nats in all and by what they come from, and the tokens in which they added up."""
-    return {
-        "evidence_nats": round(reading.evidence, 1),
-        "tokens": reading.tokens,
-        "transition_nats": round(reading.transitions, 1),
-        "mark_nats": round(reading.marks, 1),
-        "word_nats": round(reading.words, 1),
-        "logit_nats": round(reading.logits, 1),
-    }
+    def _tell(self, found: list[Finding], step: StepView, row: int, reading: TransitionReading, first: int) -> None:
+        evidence = {"evidence_nats": round(reading.evidence, 1), "tokens": reading.tokens}
+        finding = self._report(
+            "text.salad", step, row, evidence, severity=Severity.ERROR, token=first + reading.start
+        )
+        del self._tests[step.sequences[row]]
+        if finding is not None:
+            found.append(finding)

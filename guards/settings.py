@@ -127,8 +127,11 @@ class LanguageSettings(GuardSettings):
 class SaladSettings(GuardSettings):
     """Tokens that follow each other at random."""
 
-    evidence: float = Field(24.0, ge=6.0)
-    """Nats at which it counts. Four nats more make a false finding several times rarer and come four tokens later."""
+    evidence: float = Field(16.0, ge=6.0)
+    """Nats at which token ids count. Each nat more makes a false finding about three times rarer and comes a token
+    later."""
+    text_evidence: float = Field(24.0, ge=6.0)
+    """Nats at which text without token ids counts."""
 
 
 class SamplerSettings(GuardSettings):

@@ -28,7 +28,7 @@ from checkengine.detectors.salad import SaladBatch, SaladTables, scan_texts, tex
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.settings import SaladSettings
 
-EVIDENCE = SaladSettings().evidence
+EVIDENCE = SaladSettings().text_evidence
 WITHIN = 64
 COUNT, QUICK_COUNT = 200, 40
 TIMED_ROWS, TIMED_STEPS = 256, 200

@@ -30,7 +30,7 @@ def drill_settings(directory: Path, threads: int | None = None) -> Settings:
             "logits": {"level": "full"},
             "guards": {
                 "tool_calls": {"action": "stop"},
-                "salad": {"action": "stop", "evidence": 18.0},
+                "salad": {"action": "stop"},
                 "language": {"action": "stop"},
             },
             "capture": {"content": "full", "directory": directory / "bundles", "window_steps": 12},

@@ -33,7 +33,7 @@ from checkengine.guards.settings import SaladSettings
 
 MODEL = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "checkengine/models/smollm2-135m"
 needs_model = pytest.mark.skipif(not (MODEL / "tokenizer.json").exists(), reason="the demo model is not here")
-EVIDENCE = SaladSettings().evidence
+EVIDENCE = SaladSettings().text_evidence
 TEXTS = [text for _, text in sorted(topics.topics.items())]
 SOURCES = [path.read_text() for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
 TABLES = text_tables()

@@ -13,15 +13,11 @@ from pydoc_data import topics
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from checkengine.detectors.salad import text_tokenizer
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.build import build_guards
-from checkengine.guards.finding import Severity
 from checkengine.guards.salad import SaladGuard
 from checkengine.guards.settings import GuardsSettings, SaladSettings
 from checkengine.guards.step import SequenceStart
-from checkengine.guards.text import TextFinding, TextStart
-from checkengine.guards.text_salad import SaladTextGuard
 
 MODEL = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "checkengine/models/smollm2-135m"
 needs_model = pytest.mark.skipif(not (MODEL / "tokenizer.json").exists(), reason="the demo model is not here")
@@ -34,7 +30,7 @@ def tokenizer() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=6000, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=4000, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(TEXTS[::3], trainer)
     return tokenizer
 
@@ -56,16 +52,9 @@ def test_salad_is_one_finding_that_begins_where_the_answer_turned(tokenizer, voc
     (finding,) = drive(guard, text[100:200] + salad(vocabulary))
     assert finding.kind == "text.salad"
     assert 95 <= finding.token <= 110
-    assert finding.step < 100 + 50
-    assert finding.evidence["evidence_nats"] >= SaladSettings().evidence
-    assert set(finding.evidence) == {
-        "evidence_nats",
-        "tokens",
-        "transition_nats",
-        "mark_nats",
-        "word_nats",
-        "logit_nats",
-    }
+    assert finding.step < 100 + 40
+    assert finding.evidence["evidence_nats"] >= 16.0
+    assert set(finding.evidence) == {"evidence_nats", "tokens"}
 
 
 def test_salad_is_placed_in_the_whole_output_where_the_guard_came_in_late(vocabulary, drive):
@@ -87,7 +76,7 @@ def test_sequences_of_one_batch_are_tested_apart(tokenizer, vocabulary, step_of)
 def test_a_higher_setting_asks_for_more_evidence(vocabulary, drive):
     steps = [
         drive(SaladGuard(SaladSettings(evidence=evidence), vocabulary), salad(vocabulary))[0].step
-        for evidence in (8.0, 18.0, 28.0)
+        for evidence in (8.0, 16.0, 24.0)
     ]
     assert steps == sorted(set(steps))
 
@@ -97,19 +86,12 @@ def test_nothing_is_kept_of_a_sequence_that_is_over(vocabulary, drive):
     guard.begin(SequenceStart(1, "a"))
     drive(guard, salad(vocabulary, 5))
     guard.forget("a")
-    assert [value for value in vars(guard).values() if isinstance(value, dict)] == [{}, {}, {}]
-    assert len(guard._batch._free) == len(guard._batch._whole)
+    assert [value for value in vars(guard).values() if isinstance(value, dict)] == [{}, {}]
 
 
 def test_a_vocabulary_without_order_is_not_judged(vocabulary_of, drive):
     words = vocabulary_of([f" word{number}" for number in range(400)])
     assert drive(SaladGuard(SaladSettings(), words), [random.Random(0).randrange(400) for _ in range(500)]) == []
-
-
-def test_a_vocabulary_that_is_small_or_of_no_language_is_not_judged(vocabulary_of, drive):
-    for names in ([f"w{number}" for number in range(150)], [f"w{number}" for number in range(20_000)]):
-        tokens = [random.Random(0).randrange(len(names)) for _ in range(300)]
-        assert drive(SaladGuard(SaladSettings(evidence=6.0), vocabulary_of(names)), tokens) == []
 
 
 def test_the_guard_is_built_from_its_settings(vocabulary):
@@ -139,7 +121,7 @@ def test_sixteen_healthy_rows_cost_a_fraction_of_the_budget(tokenizer, vocabular
 @needs_model
 @pytest.mark.timeout(240)
 def test_an_off_by_one_read_of_the_demo_model_is_found_within_32_tokens_and_its_neighbours_pass(drive):
-    """Only the article is long enough for the kernel's fault. Evidence is what the demo asks for."""
+    """Only the article is long enough for the kernel's fault."""
     from checkengine.drills.requests import CHATS, to_request
     from checkengine.engine_shim.engine.engine import Engine
     from checkengine.engine_shim.engine.load import load_model
@@ -148,7 +130,7 @@ def test_an_off_by_one_read_of_the_demo_model_is_found_within_32_tokens_and_its_
 
     model, tokenizer = load_model(MODEL)
     engine = Engine(model, tokenizer, EngineSettings(threads=1, blocks=40), faults=[OverRead(250)])
-    guard = SaladGuard(SaladSettings(evidence=18.0), Vocabulary.from_tokenizer(tokenizer, model.config.vocab_size))
+    guard = SaladGuard(SaladSettings(), Vocabulary.from_tokenizer(tokenizer, model.config.vocab_size))
     outputs: dict[str, list[int]] = {}
     for chat in [chat for chat in CHATS if chat.name in ("article", "bread", "python")]:
         request = to_request(chat, tokenizer)
@@ -162,37 +144,3 @@ def test_an_off_by_one_read_of_the_demo_model_is_found_within_32_tokens_and_its_
     found = [finding for name, tokens in outputs.items() for finding in drive(guard, tokens, sequence=name)]
     assert [(finding.kind, finding.sequence) for finding in found] == [("text.salad", "article")]
     assert found[0].token <= 8
-
-
-def test_several_tokens_of_a_step_are_read_in_order(vocabulary, step_of):
-    guard, bad = SaladGuard(SaladSettings(), vocabulary), salad(vocabulary)
-    found = [
-        finding
-        for at in range(0, 80, 4)
-        for finding in guard.observe(step_of({"good": [], "bad": bad[at : at + 4]}, step=at, before=at))
-    ]
-    assert [finding.sequence for finding in found] == ["bad"]
-
-
-def test_a_text_is_read_the_same_whole_and_in_pieces_and_its_salad_is_placed():
-    good = " ".join(TEXTS[5].split())[:1500]
-    draw = random.Random(2)
-    bad = text_tokenizer().decode([draw.randrange(256, 16_000) for _ in range(300)])
-    text = f"{good} {bad}"
-
-    def read(size: int) -> list[TextFinding]:
-        guard = SaladTextGuard(TextStart("a", prompt="Explain it."))
-        found = [found for at in range(0, len(text), size) for found in guard.push(text[at : at + size])]
-        return found + list(guard.end())
-
-    whole, pieces = read(len(text)), read(3)
-    assert whole == pieces
-    (finding,) = whole
-    assert (finding.kind, finding.severity) == ("text.salad", Severity.ERROR)
-    assert len(good) - 30 <= finding.at["char"] <= len(good) + 150
-
-
-@pytest.mark.parametrize("text", ["\ud800" * 50, "\x00" * 5000, "", "a" * 100_000, "\U0010ffff" * 300, " " * 4000])
-def test_any_text_at_all_is_read_without_an_error(text):
-    guard = SaladTextGuard(TextStart("a", prompt=text[:100]))
-    assert [*guard.push(text), *guard.end()] == []

@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -111,11 +112,12 @@ NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
 
 def _sentencepiece(content: bytes) -> tuple[list[bytes], frozenset[int]]:
     """The pieces (field 1) of a SentencePiece model, a protocol buffer: name (1) and kind (3) of each."""
-    pieces, special = [], set()
+    pieces: list[bytes] = []
+    special: set[int] = set()
     for field, value in _fields(content):
         if field == 1 and isinstance(value, bytes):
-            entry = dict(_fields(value))
-            name, kind = bytes(entry[1]), int(entry.get(3, NORMAL))  # type: ignore[call-overload, arg-type]
+            entry: dict[int, Any] = dict(_fields(value))
+            name, kind = bytes(entry[1]), int(entry.get(3, NORMAL))
             if kind in (UNKNOWN, CONTROL):
                 special.add(len(pieces))
             pieces.append(bytes([int(name[3:5], 16)]) if kind == BYTE else name.replace("▁".encode(), b" "))

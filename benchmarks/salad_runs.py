@@ -122,7 +122,8 @@ def _batch(model: Any, tokenizer: Any, name: str, numbers: Sequence[int], seed: 
     from checkengine.engine_shim.settings import EngineSettings
 
     fault, scale, temperature = CLASSES[name]
-    faults: list[Fault] = {"over_read": [OverRead()], "shuffled": [ShuffledBlocks()]}.get(fault, [])
+    planted: dict[str, list[Fault]] = {"over_read": [OverRead()], "shuffled": [ShuffledBlocks()]}
+    faults = planted.get(fault, [])
     watch = _Watch()
     settings = EngineSettings(maximum_sequences=ROWS, blocks=16 * ROWS, block_size=16, threads=2, prefix_cache=False)
     engine = Engine(model, tokenizer, settings, shim=watch, faults=faults)

@@ -75,7 +75,7 @@ def healthy_kinds(
 def _parted(pairs: NDArray[Any], lengths: NDArray[Any], labels: NDArray[Any], kinds: int) -> list[Floats]:
     """`pairs` are 3 · pair of classes + news."""
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    everywhere = np.bincount(pairs // 3 % CLASSES, minlength=CLASSES) + 1.0
+    everywhere: Floats = np.bincount(pairs // 3 % CLASSES, minlength=CLASSES) + np.float64(1.0)
     everywhere /= everywhere.sum()
     for _ in range(ROUNDS):
         counted = np.bincount(np.repeat(labels, lengths) * (3 * PAIRS) + pairs, minlength=kinds * 3 * PAIRS)
@@ -273,7 +273,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(tables.__file__).with_name(tables.FILE))
     given = parser.parse_args()
     options = DetectorOptions(given.data)
-    np.savez_compressed(given.out, **arrays_of(options, hard_negatives(options)))
+    arrays: dict[str, Any] = arrays_of(options, hard_negatives(options))
+    np.savez_compressed(given.out, **arrays)
 
 
 if __name__ == "__main__":

@@ -57,9 +57,7 @@ class SaladGuard(ReportsOnce):
 
     def _tell(self, found: list[Finding], step: StepView, row: int, reading: TransitionReading, first: int) -> None:
         evidence = {"evidence_nats": round(reading.evidence, 1), "tokens": reading.tokens}
-        finding = self._report(
-            "text.salad", step, row, evidence, severity=Severity.ERROR, token=first + reading.start
-        )
+        finding = self._report("text.salad", step, row, evidence, severity=Severity.ERROR, token=first + reading.start)
         del self._tests[step.sequences[row]]
         if finding is not None:
             found.append(finding)

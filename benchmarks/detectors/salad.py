@@ -122,7 +122,7 @@ def made(tables: SaladTables, count: int) -> Iterator[dict[str, Any]]:
 def leaking(draw: random.Random) -> list[int]:
     """An answer into which a control token of the demo model leaks every six to twelve tokens."""
     special = [1, *range(3, 17)]
-    ids = encode([" ".join(draw.sample(PLAIN, len(PLAIN)))])[0].tolist()
+    ids: list[int] = encode([" ".join(draw.sample(PLAIN, len(PLAIN)))])[0].tolist()
     at = 0
     while (at := at + draw.randint(6, 12)) < len(ids):
         ids.insert(at, draw.choice(special))
@@ -142,7 +142,7 @@ PLAIN = (
 def healthy(options: DetectorOptions, tables: SaladTables) -> Iterator[dict[str, Any]]:
     """Only of files and replies that the tables did not learn from."""
     corpus = hard_negatives(options)
-    alarms = scan_texts(tables, corpus.tokens, corpus.first_token) >= EVIDENCE
+    alarms = scan_texts(tables, corpus.tokens.astype(np.int64), corpus.first_token) >= EVIDENCE
     held_out = np.array([is_held_out(str(path)) for path in corpus.sources])[corpus.source_of]
     alarms = alarms[held_out]
     yield rate(f"hard negatives, tokens ({len(alarms)} chunks, {alarms.sum()} alarms)", alarms)

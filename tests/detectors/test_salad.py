@@ -373,22 +373,6 @@ def test_words_are_put_together_of_the_pieces_that_a_vocabulary_has():
     assert letters_of(b" a1") is letters_of(b"the ") is None
 
 
-def test_function_words_are_known_by_a_vocabulary_that_cuts_them_into_letters():
-    letters = [f" {letter}".encode() for letter in "abcdefghijklmnopqrstuvwxyzü"]
-    assert sum(b" " + word.encode() in letters for word in load_tables().words) < 20
-    text = FUNCTION_WORDS["de"].split()
-    draw = random.Random(1)
-    pieces = [piece for _ in range(64) for piece in cut_up(draw.choice(text))]
-    found = first_alarm([TOKENIZER.token_to_id(piece) for piece in pieces])
-    assert found is not None
-    assert found[1].words > 10
-
-
-def cut_up(word: str) -> list[str]:
-    """A byte-level vocabulary's single bytes."""
-    return list(TOKENIZER.pre_tokenizer.pre_tokenize_str(" " + word)[0][0])
-
-
 def test_pairs_put_into_the_filter_are_never_new_and_most_others_are():
     seen = np.zeros(1 << 12, np.uint8)
     before, after = np.arange(2000, dtype=np.int64), np.arange(2000, dtype=np.int64) * 7 % 1999

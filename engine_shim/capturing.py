@@ -166,7 +166,7 @@ class CaptureOnFinding:
             handle for handle in record.handles.tolist() if handle in live and live[handle].name == sequence
         )
         trigger = Trigger(record.step, record.kernel, handles, sequence, findings, incident, findings[0], self._budget)
-        if handles:
+        if handles and self._recorder.last_step() == record.step:
             self._admit(trigger, actions)
         else:
             self._refuse(trigger, "dropped", f"step {record.step} could not be recorded")
@@ -250,6 +250,9 @@ class CaptureOnFinding:
             self._refuse(trigger, "dropped", "the engine was still running when it was closed")
 
     def _take(self, trigger: Trigger) -> None:
+        if not set(trigger.handles) <= self._recorder.window(self._first_step(trigger)).starts.keys():
+            self._refuse(trigger, "dropped", f"step {trigger.step} could not be recorded")
+            return
         try:
             capture = self._clone(trigger)
         except Exception:
@@ -257,13 +260,16 @@ class CaptureOnFinding:
             raise
         self._hand_over(trigger, capture)
 
+    def _first_step(self, trigger: Trigger) -> int:
+        return max(0, trigger.step - self._window_steps + 1)
+
     def _clone(self, trigger: Trigger) -> Capture:
         named = {"armed": trigger.armed} if trigger.armed else {}
         return take_capture(
             self._adapter,
             self._recorder,
             trigger.handles,
-            first_step=max(0, trigger.step - self._window_steps + 1),
+            first_step=self._first_step(trigger),
             findings=trigger.findings,
             incident=trigger.incident,
             configuration=self._configuration | named,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -18,8 +19,11 @@ from checkengine.commands.replay_summary import print_summary
 from checkengine.config import Settings
 from checkengine.guards.errors import UserError
 from checkengine.guards.finding import Finding, Severity
-from checkengine.replay.bundle import BundleError, BundleReader
+from checkengine.replay.bundle import BundleError, BundleReader, write_bundle
+from checkengine.replay.capture import Capture
 from checkengine.replay.investigate import Investigation
+from checkengine.replay.memory import MemoryImage
+from checkengine.replay.recorded import RecordedWindow
 from checkengine.serving import _server_settings
 
 COMMAND = [sys.executable, "-m", "checkengine"]
@@ -96,7 +100,10 @@ def test_a_machine_that_fails_replay_outside_of_it_is_no_verdict_either(
 
 def test_a_report_names_a_bundle_whose_path_is_no_text(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    command.write_report(Investigation("b", (), {}), report, Path(os.fsdecode(b"b\xff")), "none")
+    empty = Capture(RecordedWindow(), MemoryImage(4, np.empty(0, np.int32), {}, {}), frozenset())
+    bundle = tmp_path / os.fsdecode(b"b\xff")
+    write_bundle(empty, tmp_path).rename(bundle)
+    command.write_report(Investigation("b", (), {}), report, bundle, "full")
     assert "\\udcff" in report.read_text("utf-8")
 
 

@@ -36,7 +36,7 @@ def drill_settings(directory: Path, threads: int | None = None) -> Settings:
             "capture": {"content": "full", "directory": directory / "bundles", "window_steps": 12},
             "spool": {"directory": directory / "spool"},
             "catalog": {"url": str(directory / "catalog.db")},
-            "audit": {"every_steps": 2, "waiting": 16, "rows": 4},
+            "audit": {"every_steps": 8, "waiting": 4},
             "engine": {"blocks": 96, "threads": threads},
         }
     )

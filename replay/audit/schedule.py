@@ -19,7 +19,7 @@ from checkengine.replay.audit.strata import Bits, Strata
 from checkengine.replay.record import StepRecord
 
 PLAN_STEPS = 64
-"""Steps between two plans; the first is made at once."""
+"""Steps between two plans; a stratum that no plan knows is planned for at once."""
 FORGET = 0.98
 """Of the rows a step, at each plan: traffic changes within the hour."""
 DEAR = 0.25
@@ -71,6 +71,7 @@ class AuditSchedule:
         """Rows of each stratum until the next one that is drawn."""
         self._window: Counts = np.zeros(len(strata.names), np.int64)
         self._mean = np.zeros(len(strata.names))
+        self._probabilities = np.zeros(len(strata.names))
         self._weight = 0.0
         self._steps = 0
 
@@ -85,7 +86,7 @@ class AuditSchedule:
             counts = self.strata.counts(bits)
         self._window += counts
         self._steps += 1
-        if self._steps == PLAN_STEPS or not self._weight:
+        if self._steps == PLAN_STEPS or bool(((counts > 0) & (self._mean == 0)).any()):
             self._plan()
         self._until -= counts
         if (self._until > 0).all():

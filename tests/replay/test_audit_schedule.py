@@ -110,6 +110,16 @@ def test_the_schedule_audits_one_step_in_so_many_on_average_and_repeats_with_its
     assert len(set(np.diff(first).tolist())) > 10
 
 
+def test_rows_are_drawn_from_their_first_steps_on_where_a_schedule_began_with_prompts_that_sample_nothing() -> None:
+    """A first plan over rows that are not drawn from would draw nothing until the next plan."""
+    prompt = replace(decode_record(0, [40, 50]), samples=np.zeros(2, np.bool_))
+    for seed in range(20):
+        schedule = AuditSchedule(Strata(PAGE), FixedPace(2), seed=seed)
+        schedule.choose(prompt)
+        chosen = [schedule.choose(decode_record(step, [60 + step, 70 + step])) for step in range(1, 32)]
+        assert sum(selection is not None for selection in chosen) >= 5, seed
+
+
 def test_rare_strata_are_audited_to_a_larger_share_than_common_ones() -> None:
     subject = schedule(20)
     audited_steps(subject, decoding(3000, 16))

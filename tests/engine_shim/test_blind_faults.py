@@ -7,33 +7,16 @@ from functools import cache
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from checkengine.engine_shim.engine.engine import Engine
 from checkengine.engine_shim.faults import FAULTS, build_faults, describe_fault
 from checkengine.engine_shim.faults.blind import BLIND_FAULTS, STRIKES, Strike, requests_of, settings_of
 from checkengine.engine_shim.settings import EngineSettings
+from checkengine.tiny import tiny_model
 
+MODEL = tiny_model()
 RANDOM_EACH_TIME = ("racy_split", "atomic_order")
 ON_TOKENS_ONLY = ("lost_tile", "near_tie_flip", "stop_masked_late", "stop_masked_after_repeat")
-
-
-@cache
-def tiny_model():
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=160,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.4,
-        eos_token_id=None,
-        bos_token_id=None,
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 class Watching:
@@ -56,7 +39,7 @@ class Watching:
 
 def run(strike: Strike, faults=()) -> list[tuple[torch.Tensor, list[int]]]:
     shim = Watching()
-    engine = Engine(tiny_model(), None, EngineSettings(**settings_of(strike)), shim, faults=faults)
+    engine = Engine(MODEL, None, EngineSettings(**settings_of(strike)), shim, faults=faults)
     if strike.dirty_memory:
         for tensor in engine.memory.tensors.values():
             tensor.fill_(torch.nan)

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from checkengine.detectors.logits import row_stats
 from checkengine.engine_shim.capturing import take_capture
@@ -26,23 +24,7 @@ from checkengine.replay.recorder import Recorder
 from checkengine.replay.replayer import Replayer
 from checkengine.replay.undo import UndoRing
 from checkengine.replay.windows import build_window
-
-
-def tiny_model(seed: int = 0):
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=160,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.4,
-        eos_token_id=None,
-        bos_token_id=None,
-    )
-    return LlamaForCausalLM(config).eval()
+from checkengine.tiny import tiny_model
 
 
 class Recording:

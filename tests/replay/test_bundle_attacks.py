@@ -12,6 +12,7 @@ import safetensors.numpy
 from naive_engine import served
 from plain_bundle import as_format_1_0
 
+from checkengine.benchmarks.bundle_fuzz import scrambled
 from checkengine.replay.bundle import BundleError, BundleReader, DeploymentKey, layout, write_bundle
 from checkengine.replay.bundle.files import Entry
 
@@ -105,23 +106,6 @@ def sign_again(bundle: Path, changed: dict[str, bytes]) -> None:
 
 def all_files(bundle: Path) -> list[str]:
     return sorted(str(file.relative_to(bundle)) for file in bundle.rglob("*") if file.is_file())
-
-
-def scrambled(data: bytes, chance: random.Random) -> bytes:
-    changed = bytearray(data)
-    for _ in range(chance.choice([1, 1, 4])):
-        kind, at = chance.randrange(5), chance.randrange(len(changed) + 1)
-        if kind == 0 and at < len(changed):
-            changed[at] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            del changed[at : at + chance.randrange(1, 40)]
-        elif kind == 2:
-            changed[at:at] = chance.randbytes(chance.randrange(1, 40))
-        elif kind == 3:
-            del changed[at:]
-        else:
-            changed[at : at + 8] = chance.choice([b"\xff" * 8, b"\x00" * 8, b"\x7f" * 8])
-    return bytes(changed)
 
 
 @pytest.mark.parametrize("resign", [False, True])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
@@ -14,8 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from checkengine.engine_shim.engine.server_arming import Arms, add_arming
 from checkengine.engine_shim.engine.server_errors import ApiError
 from checkengine.engine_shim.settings import ServerSettings
-
-HOST = re.compile(r"(\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<name>[^][:@/\s]+))(:[0-9]{1,5})?", re.ASCII)
+from checkengine.guards.hosts import host_name, is_loopback
 
 GuardSwitch = Literal["disable", "enable", "rearm"]
 
@@ -108,18 +105,3 @@ async def require_json(request: Request) -> None:
 def hosts_of(request: Request) -> list[str]:
     """Its Host headers themselves: of one that it cannot read `request.url` makes this server's own address."""
     return request.headers.getlist("host")
-
-
-def host_name(header: str) -> str:
-    """The name or address in a Host header, without port and brackets; empty where it is neither."""
-    found = HOST.fullmatch(header)
-    return (found["bracketed"] or found["name"]).lower() if found else ""
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,0 +1,1 @@
+"""The web user interface: from an alert to the bundle in two clicks. `app.build_app` makes it."""

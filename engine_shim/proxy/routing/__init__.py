@@ -1,0 +1,1 @@
+"""Which upstream gets a request: prefix caches, pools, health, drains, convictions, continuation."""

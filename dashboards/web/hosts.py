@@ -1,4 +1,4 @@
-"""Which Host headers are answered. A page of a stranger can point its own name at this machine (DNS rebinding); then its
+"""Which Host headers are answered. A stranger's page can point its own name at this machine (DNS rebinding); then its
 scripts reach a loopback server as "same origin", and only the Host header tells."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ REFUSED = b"This name is not one of this dashboard's: see [dashboard] hosts.\n"
 
 
 class HostCheck:
-    """Answers 421 to a Host header that is missing, doubled, unreadable or not allowed. Loopback names are allowed where
-    it listens on loopback only; on other addresses every name is, unless `names` are given."""
+    """Answers 421 to a Host header that is missing, doubled, unreadable or not allowed. Where it listens on loopback
+    only, loopback names and `names` are allowed; on other addresses every name is, unless `names` are given."""
 
     def __init__(self, app: ASGIApp, *, loopback: bool, names: Iterable[str] = ()) -> None:
         self.app = app

@@ -31,6 +31,12 @@ class RateLimit:
                 self._buckets.popitem(last=False)
             return 0.0 if enough else (cost - left) / self._rate
 
+    def exhausted(self, client: str) -> float:
+        """Seconds until one could be taken; takes nothing."""
+        with self._lock:
+            left = min(self._burst, self._level(client, self._clock()))
+            return 0.0 if left >= 1 else (1 - left) / self._rate
+
     def _level(self, client: str, now: float) -> float:
         left, when = self._buckets.get(client, (self._burst, now))
         return left + (now - when) * self._rate

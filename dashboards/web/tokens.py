@@ -31,8 +31,8 @@ class TokenLine:
 
 
 class TokenFile:
-    """Read again whenever it changes, so that a token is rotated without a restart: two lines of one name are two valid
-    tokens. A change that cannot be read lets nobody in and is told in the log by the caller. TokenError at the start."""
+    """Read again whenever it changes, so that a token is rotated without a restart: two lines of one name are two
+    valid tokens. A file that cannot be read lets nobody in. TokenError at the start, too."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -10,10 +10,11 @@ from functools import partial
 
 from checkengine.guards.failure import place
 from checkengine.guards.finding import cause_rank
+from checkengine.guards.prompts import PromptOfTurns, text_of
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import Conversation, TextFinding, TextStart
 from checkengine.scanning.finding_lines import Found
-from checkengine.scanning.records import Chat, Completion, Measurement, Record, TokenStream, text_of
+from checkengine.scanning.records import Chat, Completion, Measurement, Record, TokenStream
 from checkengine.scanning.registry import (
     GuardUnavailable,
     MakeConversation,
@@ -28,8 +29,6 @@ from checkengine.scanning.token_streams import TokenGuards
 Findings = Callable[[], Iterable[TextFinding]]
 PIECE = 1 << 16
 """Characters handed to a text guard at once: it need not copy 100 MB."""
-PROMPT_END = 1 << 15
-"""Characters kept of each end of what a turn answers; guards read less. A conversation copies it for every turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +126,12 @@ def read_conversation(make: MakeConversation, conversation: Conversation) -> Ite
 
 def assistant_turns(record: Chat) -> Iterator[tuple[int, TextStart, str]]:
     """Each message of the assistant that has text, with what it answers: the system prompt and the last user turn."""
-    system, user = "", ""
+    turns = PromptOfTurns()
     for number, message in enumerate(record.conversation.messages):
-        role, text = message.get("role"), text_of(message.get("content"))
-        if role in ("system", "developer"):
-            system = ends_of(f"{system}\n{text}" if system else text)
-        elif role == "user":
-            user = ends_of(text)
-        elif role == "assistant" and text:
-            yield number, start_of_turn(record.conversation, system, user, record.language), text
-
-
-def ends_of(text: str) -> str:
-    return text if len(text) <= 2 * PROMPT_END else f"{text[:PROMPT_END]}\n{text[-PROMPT_END:]}"
-
-
-def start_of_turn(conversation: Conversation, system: str, user: str, language: str | None) -> TextStart:
-    prompt = f"{system}\n\n{user}" if system else user
-    return TextStart(conversation.id, prompt, language, conversation.tools)
+        turns.add(message)
+        if message.get("role") == "assistant" and (text := text_of(message.get("content"))):
+            conversation = record.conversation
+            yield number, TextStart(conversation.id, turns.prompt, record.language, conversation.tools), text
 
 
 def in_message(findings: Findings, number: int) -> Iterator[TextFinding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,13 +172,3 @@ def _number(value: object, name: str) -> float:
 def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}
     return names.get(type(value), "a number")
-
-
-def text_of(content: object) -> str:
-    """The text of a message's content: itself, or its text parts one after another; empty for anything else."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence):
-        parts = (part.get("text") for part in content if isinstance(part, Mapping))
-        return "".join(part for part in parts if isinstance(part, str))
-    return ""

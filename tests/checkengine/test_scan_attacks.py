@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from checkengine.commands import scan as command
+from checkengine.guards.prompts import PROMPT_END
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import Conversation
-from checkengine.scanning.reader import PROMPT_END, assistant_turns
+from checkengine.scanning.reader import assistant_turns
 from checkengine.scanning.records import Chat, Measurement
 from checkengine.scanning.series import SeriesReader
 

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkengine.guards.errors import UserError
+from checkengine.guards.prompts import text_of
 from checkengine.scanning import lines as module
 from checkengine.scanning.lines import COMPRESSED_BYTES, Line, check_inputs, read_lines, split_lines, unfolded
-from checkengine.scanning.records import BadLine, Chat, Completion, Measurement, TokenStream, parse, text_of
+from checkengine.scanning.records import BadLine, Chat, Completion, Measurement, TokenStream, parse
 
 TWO = b'{"id": 1}\n{"id": 2}\n'
 PACKED: dict[str, Callable[[bytes], bytes]] = {

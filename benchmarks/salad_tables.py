@@ -31,7 +31,8 @@ from checkengine.benchmarks.salad_data import Text, kinds_of_text, running_texts
 from checkengine.benchmarks.salad_runs import runs_of
 from checkengine.detectors import Vocabulary
 from checkengine.detectors.salad import tables
-from checkengine.detectors.salad.kernel import EDGE, TELLS, all_new, fill_seen
+from checkengine.detectors.salad.columns import EDGE, TELLS
+from checkengine.detectors.salad.neighbours import all_new, fill_seen
 from checkengine.detectors.salad.table import token_table
 from checkengine.detectors.salad.text_vocabulary import ends_in, tokenizer_of
 from checkengine.detectors.salad.token_classes import CLASSES, FORMS, TokenClass, classes_of

@@ -11,6 +11,7 @@ import numpy as np
 from checkengine.detectors import (
     CallLoops,
     SaladBatch,
+    SaladLimits,
     SaladTables,
     Script,
     ScriptSwitch,
@@ -34,7 +35,7 @@ def token_detector_figures(vocabulary: Vocabulary, text_tokens: Sequence[int]) -
 
 
 def _salad(vocabulary: Vocabulary) -> Callable[[int], object]:
-    batch = SaladBatch(SaladTables(vocabulary), threshold=float("inf"))
+    batch = SaladBatch(SaladTables(vocabulary), SaladLimits(float("inf"), float("inf")))
     batch.compile()
     slots, tokens = np.array([batch.open()], np.int64), np.zeros(1, np.int64)
 

@@ -5,8 +5,9 @@ Names load at first use, so that a process without logits never imports torch or
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from checkengine.detectors.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from checkengine.detectors.language import (
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     )
     from checkengine.detectors.logits import RowStats, compile_backend, row_stats, warm_up
     from checkengine.detectors.repetition import RepetitionLimits, RepetitionReading, RepetitionStreams, seq_rep_n
-    from checkengine.detectors.salad import SaladBatch, SaladReading, SaladTables
+    from checkengine.detectors.salad import SaladBatch, SaladLimits, SaladReading, SaladTables
     from checkengine.detectors.tool_calls import CallLimits, CallLoops, CallReading, ToolCall, ToolCallRecogniser
     from checkengine.detectors.vocabulary import Vocabulary
 
@@ -44,6 +45,7 @@ __all__ = [
     "RepetitionStreams",
     "RowStats",
     "SaladBatch",
+    "SaladLimits",
     "SaladReading",
     "SaladTables",
     "Script",
@@ -81,14 +83,8 @@ _MODULES = {
     ),
     "logits": ("RowStats", "compile_backend", "row_stats", "warm_up"),
     "repetition": ("RepetitionLimits", "RepetitionReading", "RepetitionStreams", "seq_rep_n"),
-    "salad": ("SaladBatch", "SaladReading", "SaladTables"),
+    "salad": ("SaladBatch", "SaladLimits", "SaladReading", "SaladTables"),
     "tool_calls": ("CallLimits", "CallLoops", "CallReading", "ToolCall", "ToolCallRecogniser"),
     "vocabulary": ("Vocabulary",),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"checkengine.detectors.{_HOME[name]}"), name)
+__getattr__ = lazy_exports(__name__, _MODULES)

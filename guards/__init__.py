@@ -5,8 +5,9 @@ Names load at first use: the guards import numba and their tables, and a command
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from checkengine.detectors.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from checkengine.guards.action import Action, ActionKind
@@ -47,10 +48,4 @@ _MODULES = {
     "settings": ("BrakeSettings", "GuardsSettings"),
     "step": ("SequenceStart", "StepView"),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"checkengine.guards.{_HOME[name]}"), name)
+__getattr__ = lazy_exports(__name__, _MODULES)

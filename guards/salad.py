@@ -4,60 +4,107 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checkengine.detectors.transitions import TransitionReading, TransitionTables, TransitionTest
+import numpy as np
+from numpy.typing import NDArray
+
+from checkengine.detectors.language.expectation import expected_scripts
+from checkengine.detectors.salad import SaladBatch, SaladLimits, SaladReading, SaladTables
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
+from checkengine.guards.flat import flat_tokens
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
 from checkengine.guards.settings import SaladSettings
 from checkengine.guards.step import SequenceStart, StepView
 
+KIND = "text.salad"
+PROMPT_TOKENS_READ = 256
+"""From its end: where requests name a language."""
+NO_ENTROPY: NDArray[np.float32] = np.empty(0, np.float32)
+
+
+def limits_of(settings: SaladSettings) -> SaladLimits:
+    return SaladLimits(settings.evidence, settings.text_evidence)
+
 
 class SaladGuard(ReportsOnce):
-    """The first bad token is the one where the evidence began, give or take a few."""
+    """Two compiled calls a step for the whole batch. The first bad token is the one where the evidence began, give or
+    take a few. Entropies are read where the step has them; none are asked for."""
 
     name: str = "salad"
+    version: int = 3
 
     def __init__(self, settings: SaladSettings, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self._evidence = settings.evidence
-        self._tables = TransitionTables(vocabulary)
-        self._tests: dict[str, tuple[TransitionTest, int]] = {}
-        """With the index of the first output token that the test saw."""
+        self._vocabulary = vocabulary
+        self._tables = SaladTables(vocabulary)
+        self._batch = SaladBatch(self._tables, limits_of(settings))
+        self._slots: dict[str, int] = {}
+        self._rows: tuple[str, ...] = ()
+        self._row_slots: NDArray[np.int64] = np.empty(0, np.int64)
+        """Of the rows of the step before: mostly they are this step's."""
+        if self._tables.available:
+            self._batch.compile()
 
     def begin(self, start: SequenceStart) -> None:
         self.forget(start.name)
         if self._tables.available:
-            self._tests[start.name] = (TransitionTest(self._tables, start.prompt_tokens, self._evidence), 0)
+            prompt = self._vocabulary.text(start.prompt_tokens[-PROMPT_TOKENS_READ:])
+            scripts = expected_scripts(prompt, start.language)
+            self._slots[start.name] = self._batch.open(start.prompt_tokens, scripts)
 
     def observe(self, step: StepView) -> Iterable[Finding]:
         if not self._tables.available:
             return NO_FINDINGS
-        found: list[Finding] = []
-        for row, (sequence, tokens) in enumerate(zip(step.sequences, step.tokens, strict=True)):
-            if sequence in self._reported:
-                continue
-            test, first = self._tests.get(sequence) or self._start(step, row)
-            if not test.tokens:
-                first = int(step.output_lengths[row])
-                self._tests[sequence] = (test, first)
-            for token in tokens:
-                if reading := test.push(token):
-                    self._tell(found, step, row, reading, first)
-                    break
-        return found or NO_FINDINGS
+        rows = self._slots_of(step)
+        flat = flat_tokens(step)
+        if flat.one_each:
+            fired = self._batch.push(rows, flat.tokens, entropies_of(step))
+        else:
+            fired = self._batch.push(np.repeat(rows, np.diff(flat.ends, prepend=0)), flat.tokens)
+        return [self._tell(step, *flat.place(int(index))) for index in fired] if len(fired) else NO_FINDINGS
 
     def forget(self, sequence: str) -> None:
         super().forget(sequence)
-        self._tests.pop(sequence, None)
+        slot = self._slots.pop(sequence, None)
+        if slot is not None:
+            self._batch.close(slot)
+            self._rows = ()
 
-    def _start(self, step: StepView, row: int) -> tuple[TransitionTest, int]:
-        entry = (TransitionTest(self._tables, (), self._evidence), int(step.output_lengths[row]))
-        self._tests[step.sequences[row]] = entry
-        return entry
+    def _slots_of(self, step: StepView) -> NDArray[np.int64]:
+        if step.sequences != self._rows:
+            self._row_slots = np.array([self._slot(sequence) for sequence in step.sequences], np.int64)
+            self._rows = step.sequences
+        return self._row_slots
 
-    def _tell(self, found: list[Finding], step: StepView, row: int, reading: TransitionReading, first: int) -> None:
-        evidence = {"evidence_nats": round(reading.evidence, 1), "tokens": reading.tokens}
-        finding = self._report("text.salad", step, row, evidence, severity=Severity.ERROR, token=first + reading.start)
-        del self._tests[step.sequences[row]]
-        if finding is not None:
-            found.append(finding)
+    def _slot(self, sequence: str) -> int:
+        slot = self._slots.get(sequence)
+        if slot is None:
+            slot = self._slots[sequence] = self._batch.open()
+        return slot
+
+    def _tell(self, step: StepView, row: int, offset: int) -> Finding:
+        """Once a sequence: what has alarmed is read no further."""
+        sequence = step.sequences[row]
+        reading = self._batch.reading(self._slots[sequence])
+        first_bad = int(step.output_lengths[row]) + offset + 1 - reading.tokens
+        evidence = evidence_of(reading)
+        return Finding(KIND, sequence, Severity.ERROR, step.step, first_bad, self.name, self.version, evidence)
+
+
+def entropies_of(step: StepView) -> NDArray[np.float32]:
+    """Row-aligned; none where rows were not measured in full, or not one each."""
+    entropy = step.stats.entropy if step.stats is not None else None
+    return entropy if entropy is not None and len(entropy) == len(step.sequences) else NO_ENTROPY
+
+
+def evidence_of(reading: SaladReading) -> dict[str, float]:
+    """Nats in all and by what they come from, and the tokens in which they added up."""
+    return {
+        "evidence_nats": round(reading.evidence, 1),
+        "tokens": reading.tokens,
+        "look_nats": round(reading.looks, 1),
+        "neighbour_nats": round(reading.neighbours, 1),
+        "mark_nats": round(reading.marks, 1),
+        "word_nats": round(reading.words, 1),
+        "logit_nats": round(reading.logits, 1),
+    }

@@ -9,10 +9,10 @@ import numpy as np
 from checkengine.detectors.language.expectation import expected_scripts
 from checkengine.detectors.salad import SaladBatch, SaladReading, TextPieces, text_tables, text_tokenizer
 from checkengine.guards.finding import Severity
+from checkengine.guards.salad import KIND, evidence_of, limits_of
 from checkengine.guards.settings import SaladSettings
 from checkengine.guards.text import TextFinding, TextStart
 
-KIND = "text.salad"
 PROMPT_CHARACTERS = 2048
 """Read of the prompt's end."""
 KEPT_TOKENS = 4096
@@ -27,7 +27,7 @@ class SaladTextGuard:
 
     def __init__(self, start: TextStart, settings: SaladSettings | None = None) -> None:
         self._id = start.id
-        self._batch = SaladBatch(text_tables(), (settings or SaladSettings()).text_evidence, slots=1)
+        self._batch = SaladBatch(text_tables(), limits_of(settings or SaladSettings()), slots=1)
         prompt = start.prompt[-PROMPT_CHARACTERS:].encode("utf-8", "replace").decode()
         ids = text_tokenizer().encode(prompt, add_special_tokens=False).ids
         self._slot = self._batch.open(ids, expected_scripts(prompt, start.language))
@@ -66,15 +66,3 @@ class SaladTextGuard:
         place = min(max(reading.start - self._first, 0), len(self._places) - 1)
         at = {"char": self._places[place]}
         return TextFinding(KIND, self._id, Severity.ERROR, self.name, at, self.version, evidence_of(reading))
-
-
-def evidence_of(reading: SaladReading) -> dict[str, float]:
-    """Nats in all and by what they come from, and the tokens in which they added up."""
-    return {
-        "evidence_nats": round(reading.evidence, 1),
-        "tokens": reading.tokens,
-        "transition_nats": round(reading.transitions, 1),
-        "mark_nats": round(reading.marks, 1),
-        "word_nats": round(reading.words, 1),
-        "logit_nats": round(reading.logits, 1),
-    }

@@ -26,9 +26,10 @@ from checkengine.benchmarks.salad_runs import CLASSES, HEALTHY, SaladRun, cached
 from checkengine.detectors.language.expectation import expected_scripts
 from checkengine.detectors.salad import SaladBatch, SaladTables, scan_texts, text_tables, text_tokenizer
 from checkengine.detectors.vocabulary import Vocabulary
+from checkengine.guards.salad import limits_of
 from checkengine.guards.settings import SaladSettings
 
-EVIDENCE = SaladSettings().text_evidence
+LIMITS = limits_of(SaladSettings())
 WITHIN = 64
 COUNT, QUICK_COUNT = 200, 40
 TIMED_ROWS, TIMED_STEPS = 256, 200
@@ -80,7 +81,7 @@ def recall(name: str, delays: Sequence[int | None]) -> dict[str, Any]:
 
 def delay(tables: SaladTables, run: SaladRun, *, logits: bool) -> int | None:
     """Tokens from the first corrupted one to the alarm; None without an alarm. The baseline is the healthy runs'."""
-    batch = SaladBatch(tables, EVIDENCE, slots=1)
+    batch = SaladBatch(tables, LIMITS, slots=1)
     slot = np.array([batch.open(run.prompt_tokens)])
     entropies = np.asarray(run.entropy, np.float32)
     for at, token in enumerate(run.tokens):
@@ -91,7 +92,7 @@ def delay(tables: SaladTables, run: SaladRun, *, logits: bool) -> int | None:
 
 
 def ids_delay(tables: SaladTables, ids: Sequence[int]) -> int | None:
-    batch = SaladBatch(tables, EVIDENCE, slots=1)
+    batch = SaladBatch(tables, LIMITS, slots=1)
     fired = batch.push(np.full(len(ids), batch.open()), np.asarray(ids, np.int64))
     return int(fired[0]) + 1 if len(fired) else None
 
@@ -142,7 +143,7 @@ PLAIN = (
 def healthy(options: DetectorOptions, tables: SaladTables) -> Iterator[dict[str, Any]]:
     """Only of files and replies that the tables did not learn from."""
     corpus = hard_negatives(options)
-    alarms = scan_texts(tables, corpus.tokens.astype(np.int64), corpus.first_token) >= EVIDENCE
+    alarms = alarmed(tables, corpus.tokens.astype(np.int64), corpus.first_token)
     held_out = np.array([is_held_out(str(path)) for path in corpus.sources])[corpus.source_of]
     alarms = alarms[held_out]
     yield rate(f"hard negatives, tokens ({len(alarms)} chunks, {alarms.sum()} alarms)", alarms)
@@ -162,8 +163,8 @@ def _of_replies(tables: SaladTables, known: Sequence[Reply]) -> Iterator[dict[st
     for language in sorted({reply.language for reply in known}):
         texts = [reply.completion for reply in known if reply.language == language]
         scripts = expected_scripts("", language)
-        found["tokens"].append(scan_texts(tables, *flat(encode(texts)), scripts) >= EVIDENCE)
-        found["text"].append(scan_texts(text_tables(), *flat(own_ids(texts)), scripts) >= EVIDENCE)
+        found["tokens"].append(alarmed(tables, *flat(encode(texts)), scripts))
+        found["text"].append(alarmed(text_tables(), *flat(own_ids(texts)), scripts))
     for how, parts in found.items():
         alarms = np.concatenate(parts)
         yield rate(f"replies in 15 languages, {how} ({len(alarms)}, {alarms.sum()} alarms)", alarms)
@@ -175,7 +176,7 @@ def _of_messages(messages: Sequence[Text]) -> dict[str, Any]:
     for kind in sorted({text.kind for text in messages}):
         language = kind.removeprefix("catalogue ").split("_")[0].split("@")[0]
         ids = own_ids([text.text for text in messages if text.kind == kind])
-        parts.append(scan_texts(text_tables(), *flat(ids), expected_scripts("", language)) >= EVIDENCE)
+        parts.append(alarmed(text_tables(), *flat(ids), expected_scripts("", language)))
     alarms = np.concatenate(parts)
     return rate(f"translated messages in many languages, text ({len(alarms)}, {alarms.sum()} alarms)", alarms)
 
@@ -186,7 +187,7 @@ def own_ids(texts: Sequence[str]) -> list[NDArray[Any]]:
 
 
 def _of_texts(name: str, texts: Sequence[str]) -> dict[str, Any]:
-    alarms = scan_texts(text_tables(), *flat(own_ids(texts))) >= EVIDENCE
+    alarms = alarmed(text_tables(), *flat(own_ids(texts)))
     return rate(f"{name} ({len(texts)}, {alarms.sum()} alarms)", alarms)
 
 
@@ -194,6 +195,14 @@ def rate(name: str, alarms: NDArray[np.bool_]) -> dict[str, Any]:
     """Alarms per million; the peer value is the upper end of the 95 % interval where there was none."""
     bound = ("95 % bound", max(3.0, float(alarms.sum())) / max(len(alarms), 1) * 1e6)
     return figure(f"salad.false, {name}", float(alarms.mean() * 1e6), "per 10^6", 10, peer=bound)
+
+
+def alarmed(
+    tables: SaladTables, ids: NDArray[np.int64], first: NDArray[np.int64], scripts: int = 0
+) -> NDArray[np.bool_]:
+    """Whether each text alarms."""
+    found: NDArray[np.bool_] = (scan_texts(tables, ids, first, scripts) >= np.array(LIMITS)).any(axis=1)
+    return found
 
 
 def flat(ids: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -5,8 +5,9 @@ Names load at first use, so that a process that only compares siblings never imp
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from checkengine.detectors.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from checkengine.detectors.drift.bands import Bands
@@ -39,10 +40,4 @@ _MODULES = {
     "siblings": ("Accusation", "Counts", "SiblingTest"),
     "summary": ("Summary",),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"checkengine.detectors.drift.{_HOME[name]}"), name)
+__getattr__ = lazy_exports(__name__, _MODULES)

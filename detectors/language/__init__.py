@@ -6,8 +6,9 @@ so that who only wants scripts never imports numba.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from checkengine.detectors.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from checkengine.detectors.language.expectation import ALL_SCRIPTS, Expectation, expectation_of, expected_scripts
@@ -42,10 +43,4 @@ _MODULES = {
     "scripts": ("Script", "script_of", "script_of_piece", "scripts_of"),
     "switch": ("ScriptLimits", "ScriptReading", "ScriptSwitch"),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"checkengine.detectors.language.{_HOME[name]}"), name)
+__getattr__ = lazy_exports(__name__, _MODULES)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from checkengine.detectors.salad.kernel import BEGINS_LETTER, EDGE, ENDS_LETTER, LAST_TOKEN
+from checkengine.detectors.salad.columns import BEGINS_LETTER, EDGE, ENDS_LETTER, LAST_TOKEN, checked
 from checkengine.detectors.vocabulary import Vocabulary
 
 PLACES = 1 << 16
@@ -51,13 +50,13 @@ class WordJoins:
         return [part.id for part in self._model.tokenize(first + second)] == [previous, token]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@checked
 def place_of(key: Any) -> Any:
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mixed >> np.uint64(48))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@checked
 def look_up(slots: Any, ids: Any, wholes: Any, tokens: Any, keys: Any, values: Any, found: Any, asked: Any) -> int:
     """Fills `found` from the cache and `asked` with (row, pair) of what it lacks."""
     count, size = 0, len(tokens) - 1

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkengine.detectors.language.scripts import Script
-from checkengine.detectors.salad import kernel as k
+from checkengine.detectors.salad import columns as k
 from checkengine.detectors.salad.joins import WordJoins
 from checkengine.detectors.salad.tables import load_tables
 from checkengine.detectors.salad.text_vocabulary import ends_in, text_tokenizer
@@ -49,13 +49,18 @@ JAPANESE = {Script.KANA: Script.HAN}
 
 VAGUE = (*(_C.SPECIAL, _C.BYTES, _C.OTHER_SCRIPT, _C.SYMBOL, _C.ODD_SPACE, _C.ACCENTED, _C.ACCENTED_WORD),)
 """Classes of which it tells nothing that two pieces were never neighbours: of most languages too little was read."""
-SMALLEST_VOCABULARY = 4096
+SMALLEST_VOCABULARY = 2048
 FEWEST_WORDS = 32
 """Function words that every natural vocabulary holds as pieces."""
 
 
 class Pairs(NamedTuple):
     """Of classes, shared by all vocabularies."""
+
+    looks: NDArray[np.float32]
+    """P healthy in few broad kinds, shape (forms · CLASSES, kinds); without kinds the channel is not read."""
+    looks_salad: NDArray[np.float32]
+    """Nats: log P salad of the same channel, one a class."""
 
     healthy: NDArray[np.float32]
     """P healthy, shape (forms · CLASSES, kinds)."""
@@ -72,6 +77,8 @@ class Known(NamedTuple):
     """All that the kernel reads of a vocabulary, in its words."""
 
     tokens: NDArray[np.int32]
+    looks: NDArray[np.float32]
+    looks_salad: NDArray[np.float32]
     healthy: NDArray[np.float32]
     healthy_new: NDArray[np.float32]
     salad: NDArray[np.float32]
@@ -86,24 +93,30 @@ class Known(NamedTuple):
 @cache
 def pairs() -> Pairs:
     known = load_tables()
-    return pairs_of(known.healthy, known.healthy_new, known.salad, known.salad_new)
+    return pairs_of(known.looks, known.looks_salad, known.healthy, known.healthy_new, known.salad, known.salad_new)
 
 
 @cache
 def text_pairs() -> Pairs:
     """Over the vocabulary that text is read with; random ids are among its kinds of salad."""
     known = load_tables()
-    return pairs_of(known.text_healthy, known.text_healthy_new, known.text_salad, known.text_salad_new)
+    none = known.looks[:0]
+    own = (known.text_healthy, known.text_healthy_new, known.text_salad, known.text_salad_new)
+    return pairs_of(none, known.looks_salad, *own)
 
 
-def pairs_of(healthy: Floats, healthy_new: Floats, salad: Floats, salad_new: Floats) -> Pairs:
+def pairs_of(
+    looks: Floats, looks_salad: Floats, healthy: Floats, healthy_new: Floats, salad: Floats, salad_new: Floats
+) -> Pairs:
     own = np.full(CLASSES, k.STEEPEST)
     for token_class, most in CEILINGS.items():
         own[token_class] = most
     ceiling = np.minimum(own[: len(TokenClass), None], own[None, :])
-    flat = (kinds.transpose(1, 2, 0).reshape(-1, len(kinds)) for kinds in (healthy, healthy_new))
-    found = [np.ascontiguousarray(each, np.float32) for each in (*flat, salad, salad_new, ceiling.ravel())]
-    return Pairs(*found)
+    few, many, new = (
+        kinds.transpose(1, 2, 0).reshape(ceiling.size, len(kinds)) for kinds in (looks, healthy, healthy_new)
+    )
+    each = (few, np.log(looks_salad), many, new, salad, salad_new, ceiling.ravel())
+    return Pairs(*(np.ascontiguousarray(array, np.float32) for array in each))
 
 
 def with_random(known: Pairs, classes: NDArray[np.int32]) -> Pairs:

@@ -23,6 +23,10 @@ FILE = "tables.npz"
 
 @dataclass(frozen=True, slots=True)
 class Tables:
+    looks: NDArray[np.float64]
+    """P of a class behind a form, shape (kinds, forms, CLASSES): few broad kinds of healthy text."""
+    looks_salad: NDArray[np.float64]
+    """P of a class, shape (CLASSES,), in what the demo model writes over corrupted memory."""
     healthy: NDArray[np.float64]
     """P of a class behind a form, shape (kinds, forms, CLASSES): kinds of healthy text."""
     salad: NDArray[np.float64]
@@ -53,34 +57,32 @@ class Tables:
 def load_tables() -> Tables:
     content = resources.files(__package__).joinpath(FILE).read_bytes()
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        healthy, text_healthy = (
-            probabilities(file[name]).reshape(-1, len(TokenClass), CLASSES) for name in ("healthy", "text_healthy")
+        return Tables(
+            looks=_healthy(file["looks"]),
+            looks_salad=_salad(file["looks_salad"])[:, 0],
+            healthy=_healthy(file["healthy"]),
+            salad=_salad(file["salad"]),
+            healthy_new=file["healthy_new"].reshape(-1, len(TokenClass), CLASSES) / 256,
+            salad_new=file["salad_new"].reshape(CLASSES, -1) / 256,
+            text_healthy=_healthy(file["text_healthy"]),
+            text_salad=_salad(file["text_salad"]),
+            text_healthy_new=file["text_healthy_new"].reshape(-1, len(TokenClass), CLASSES) / 256,
+            text_salad_new=file["text_salad_new"].reshape(CLASSES, -1) / 256,
+            seen=file["seen"],
+            words=tuple(file["words"].tobytes().decode().split()),
+            word_pairs=file["word_pairs"],
+            merges=file["merges"].astype(np.int64),
         )
-        salad, text_salad = (probabilities(file[name]).reshape(CLASSES, -1) for name in ("salad", "text_salad"))
-        healthy_new, text_healthy_new = (
-            file[name].reshape(-1, len(TokenClass), CLASSES) / 256 for name in ("healthy_new", "text_healthy_new")
-        )
-        salad_new, text_salad_new = (file[name].reshape(CLASSES, -1) / 256 for name in ("salad_new", "text_salad_new"))
-        seen = file["seen"]
-        words = tuple(file["words"].tobytes().decode().split())
-        pairs, merges = file["word_pairs"], file["merges"].astype(np.int64)
-    healthy /= healthy.sum(axis=2, keepdims=True)
-    text_healthy /= text_healthy.sum(axis=2, keepdims=True)
-    salad, text_salad = salad / salad.sum(axis=0), text_salad / text_salad.sum(axis=0)
-    return Tables(
-        healthy,
-        salad,
-        healthy_new,
-        salad_new,
-        text_healthy,
-        text_salad,
-        text_healthy_new,
-        text_salad_new,
-        seen,
-        words,
-        pairs,
-        merges,
-    )
+
+
+def _healthy(stored: NDArray[np.uint8]) -> NDArray[np.float64]:
+    known = probabilities(stored).reshape(-1, len(TokenClass), CLASSES)
+    return known / known.sum(axis=2, keepdims=True)
+
+
+def _salad(stored: NDArray[np.uint8]) -> NDArray[np.float64]:
+    known = probabilities(stored).reshape(CLASSES, -1)
+    return known / known.sum(axis=0)
 
 
 def probabilities(levels: NDArray[np.uint8]) -> NDArray[np.float64]:

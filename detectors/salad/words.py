@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from checkengine.detectors.salad.kernel import HASH_BASE, HASH_PRIME
+from checkengine.detectors.salad.sense import HASH_BASE, HASH_PRIME
 from checkengine.detectors.salad.tables import load_tables
 
 PLACES = 2048

@@ -14,8 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from checkengine.detectors.salad import SaladBatch, SaladReading, SaladTables, TextPieces, text_tables, text_tokenizer
-from checkengine.detectors.salad import kernel as k
+from checkengine.detectors.salad import (
+    SaladBatch,
+    SaladLimits,
+    SaladReading,
+    SaladTables,
+    TextPieces,
+    text_tables,
+    text_tokenizer,
+)
+from checkengine.detectors.salad import columns as k
+from checkengine.detectors.salad.neighbours import all_new, fill_seen
+from checkengine.detectors.salad.sense import HASH_PRIME
 from checkengine.detectors.salad.table import edges, mark_of, utf8_parts
 from checkengine.detectors.salad.tables import load_tables
 from checkengine.detectors.salad.token_classes import (
@@ -33,7 +43,8 @@ from checkengine.guards.settings import SaladSettings
 
 MODEL = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "checkengine/models/smollm2-135m"
 needs_model = pytest.mark.skipif(not (MODEL / "tokenizer.json").exists(), reason="the demo model is not here")
-EVIDENCE = SaladSettings().text_evidence
+LOOKS, EVIDENCE = SaladSettings().evidence, SaladSettings().text_evidence
+NEVER = SaladLimits(1e9, 1e9)
 TEXTS = [text for _, text in sorted(topics.topics.items())]
 SOURCES = [path.read_text() for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
 TABLES = text_tables()
@@ -99,7 +110,7 @@ slot at each step in the first six (greedy), the one past the sequence's end in 
 def first_alarm(
     tokens, tables=TABLES, prompt=(), threshold=EVIDENCE, entropies=None
 ) -> tuple[int, SaladReading] | None:
-    batch = SaladBatch(tables, threshold, slots=1)
+    batch = SaladBatch(tables, SaladLimits(LOOKS, threshold), slots=1)
     slot = batch.open(prompt)
     for index, token in enumerate(tokens):
         entropy = np.empty(0, np.float32) if entropies is None else np.array([entropies[index]], np.float32)
@@ -213,7 +224,7 @@ def test_broken_characters_are_marks_and_whole_ones_are_not():
     lead = next(token for token, piece in enumerate(pieces_of()) if piece == b"\xd0")
     found = first_alarm([lead, *ids_of(" the"), lead, *ids_of(" of"), lead, *ids_of(" and")], threshold=10.0)
     assert found is not None
-    assert found[1].marks > 2 * found[1].transitions
+    assert found[1].marks > 2 * found[1].neighbours
     assert first_alarm(ids_of("Жизнь прекрасна и удивительна. " * 4), threshold=10.0) is None
 
 
@@ -252,7 +263,7 @@ def test_control_tokens_that_leak_are_found_and_the_end_of_the_turn_is_none(demo
     assert [token for token in leaking if token in (1, 3, 5, 7)]
     found = first_alarm(leaking[:64], tables)
     assert found is not None
-    assert found[1].marks >= found[1].transitions
+    assert found[1].marks >= found[1].neighbours
     assert first_alarm([*words, 2, *words, 2], tables) is None
 
 
@@ -299,7 +310,7 @@ def test_one_foreign_word_in_every_other_sentence_is_found(kind):
         text = text.replace("{}", word, 1)
     found = first_alarm(ids_of(text))
     assert found is not None
-    assert found[1].marks > found[1].transitions
+    assert found[1].marks > found[1].neighbours
 
 
 def test_the_same_foreign_name_again_and_again_is_no_salad():
@@ -355,19 +366,19 @@ def test_high_entropy_speeds_an_alarm_up_and_makes_none_by_itself():
 
 
 def test_entropy_never_tells_more_than_the_text_does():
-    batch = SaladBatch(TABLES, float("inf"), slots=1)
+    batch = SaladBatch(TABLES, NEVER, slots=1)
     slot = np.array([batch.open()])
     for token in ids_of(TEXTS[3])[:200]:
         batch.push(slot, np.array([token]), np.array([12.0], np.float32))
         reading = batch.reading(int(slot[0]))
-        assert reading.evidence <= 2.0 * (reading.transitions + reading.marks + reading.words) + 1e-3
+        assert reading.evidence <= 2.0 * (reading.neighbours + reading.marks + reading.words) + 1e-3
 
 
 def test_words_are_put_together_of_the_pieces_that_a_vocabulary_has():
     whole, power = hash_of("für".encode())
     assert power > 1
     first, second = hash_of(b"f"), hash_of("ür".encode())
-    assert (first[0] * second[1] + second[0]) % k.HASH_PRIME == whole
+    assert (first[0] * second[1] + second[0]) % HASH_PRIME == whole
     assert letters_of(" für".encode()) == "für".encode()
     assert letters_of(b" ") == b""
     assert letters_of(b" a1") is letters_of(b"the ") is None
@@ -376,9 +387,9 @@ def test_words_are_put_together_of_the_pieces_that_a_vocabulary_has():
 def test_pairs_put_into_the_filter_are_never_new_and_most_others_are():
     seen = np.zeros(1 << 12, np.uint8)
     before, after = np.arange(2000, dtype=np.int64), np.arange(2000, dtype=np.int64) * 7 % 1999
-    k.fill_seen(before, after, seen)
-    assert not k.all_new(before, after, seen).any()
-    assert k.all_new(after, before + 5000, seen).mean() > 0.9
+    fill_seen(before, after, seen)
+    assert not all_new(before, after, seen).any()
+    assert all_new(after, before + 5000, seen).mean() > 0.9
 
 
 def test_the_baseline_of_entropy_follows_the_model():
@@ -398,7 +409,7 @@ def test_odd_structure_that_repeats_is_no_salad():
 
 def test_a_row_of_several_tokens_is_read_like_so_many_steps():
     ids = np.array(random_ids(len(TABLES), 3))
-    one, many = SaladBatch(TABLES, float("inf")), SaladBatch(TABLES, float("inf"))
+    one, many = SaladBatch(TABLES, NEVER), SaladBatch(TABLES, NEVER)
     slot, other = one.open(), many.open()
     for token in ids:
         one.push(np.array([slot]), np.array([token]))
@@ -408,7 +419,7 @@ def test_a_row_of_several_tokens_is_read_like_so_many_steps():
 
 
 def test_slots_are_handed_on_clean_and_more_are_made_when_all_are_taken():
-    batch = SaladBatch(TABLES, float("inf"), slots=2)
+    batch = SaladBatch(TABLES, NEVER, slots=2)
     slots = [batch.open() for _ in range(9)]
     assert len(set(slots)) == 9
     for token in random_ids(len(TABLES), 1):
@@ -422,7 +433,7 @@ def test_slots_are_handed_on_clean_and_more_are_made_when_all_are_taken():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-(2**40), 2**40), max_size=80), st.lists(st.integers(-5, 20000), max_size=80))
 def test_any_ids_at_all_leave_the_evidence_finite(prompt, tokens):
-    batch = SaladBatch(TABLES, float("inf"), slots=1)
+    batch = SaladBatch(TABLES, NEVER, slots=1)
     slot = batch.open(prompt)
     batch.push(np.full(len(tokens), slot, np.int64), np.array(tokens, np.int64))
     reading = batch.reading(slot)
@@ -585,7 +596,7 @@ def test_nor_is_it_in_the_demo_models_tokens(demo, name):
 def test_documentation_and_source_code_pass():
     texts = [*TEXTS, *SOURCES]
     encoded = TOKENIZER.encode_batch([text[:8000] for text in texts])
-    batch = SaladBatch(TABLES, EVIDENCE)
+    batch = SaladBatch(TABLES)
     alarms = tokens = 0
     for encoding in encoded:
         for first in range(0, len(encoding.ids), 512):

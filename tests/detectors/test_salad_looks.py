@@ -1,4 +1,4 @@
-"""Word salad told from classes of neighbouring tokens, on vocabularies trained here and on the demo model's."""
+"""Word salad told from the looks of neighbouring tokens alone, on vocabularies trained here."""
 
 from __future__ import annotations
 
@@ -10,27 +10,15 @@ from pydoc_data import topics
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from checkengine.detectors.token_classes import (
-    CLASSES,
-    FORMS,
-    RANKED,
-    TokenClass,
-    class_of,
-    classes_of,
-    in_order_of_frequency,
-)
-from checkengine.detectors.transition_tables import load_tables
-from checkengine.detectors.transitions import LONGEST, TransitionReading, TransitionTables, TransitionTest
+from checkengine.detectors.salad import SaladBatch, SaladLimits, SaladReading, SaladTables
+from checkengine.detectors.salad.columns import REMEMBER
 from checkengine.detectors.vocabulary import Vocabulary
 
-THRESHOLD = 16.0
+ONLY_LOOKS, NEVER = SaladLimits(16.0, 1e9), SaladLimits(1e9, 1e9)
 SOURCES = [path.read_text() for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
 TEXTS = [text for _, text in sorted(topics.topics.items())] + SOURCES
-_C = TokenClass
 
 
 def _trained(byte_level: bool) -> tuple[Tokenizer, Vocabulary]:
@@ -52,76 +40,19 @@ def _trained(byte_level: bool) -> tuple[Tokenizer, Vocabulary]:
 @pytest.fixture(scope="module", params=[True, False], ids=["byte-level", "metaspace"])
 def trained(request):
     tokenizer, vocabulary = _trained(request.param)
-    return tokenizer, vocabulary, TransitionTables(vocabulary)
+    return tokenizer, vocabulary, SaladTables(vocabulary)
 
 
-def reading(tables: TransitionTables, tokens, prompt=(), threshold=THRESHOLD) -> tuple[int, TransitionReading] | None:
-    test = TransitionTest(tables, prompt, threshold)
-    for index, token in enumerate(tokens):
-        if found := test.push(token):
-            return index, found
-    return None
+def reading(tables: SaladTables, tokens, prompt=()) -> tuple[int, SaladReading] | None:
+    batch = SaladBatch(tables, ONLY_LOOKS, slots=1)
+    slot = batch.open(prompt)
+    fired = batch.push(np.full(len(tokens), slot), np.asarray(tokens, np.int64))
+    return (int(fired[0]), batch.reading(slot)) if len(fired) else None
 
 
 def salad(vocabulary: Vocabulary, seed: int, length: int = 64) -> list[int]:
     draw = random.Random(seed)
     return [draw.randrange(len(vocabulary)) for _ in range(length)]
-
-
-@pytest.mark.parametrize(
-    ("piece", "expected"),
-    [
-        (" a", _C.WORD_1),
-        (" the", _C.WORD_3),
-        (" nature", _C.WORD_6),
-        (" responsible", _C.WORD_LONG),
-        ("ing", _C.PART_3),
-        ("The", _C.CAPITAL_PART),
-        (" The", _C.CAPITAL_WORD),
-        (" I", _C.CAPITAL_LETTER_WORD),
-        ("HTTP", _C.UPPER_PART),
-        ("getValue", _C.MIXED),
-        ("'s", _C.CONTRACTION),
-        (" 42", _C.SPACED_DIGITS),
-        (".", _C.SENTENCE_END),
-        ('."', _C.SIGNS),
-        (" (", _C.SPACED_OPEN),
-        ("\n\n", _C.NEWLINE),
-        ("\n    ", _C.INDENT),
-        ("\xa0", _C.ODD_SPACE),
-        ("海", _C.OTHER_SCRIPT),
-        (" été", _C.ACCENTED_WORD),
-        ("😀", _C.SYMBOL),
-    ],
-)
-def test_a_token_is_classed_by_its_looks(piece, expected):
-    assert class_of(piece.encode()) is expected
-
-
-def test_a_piece_of_a_character_a_special_token_and_a_hole_have_classes_of_their_own():
-    classes = classes_of([b"\xe6\xb5", b"<end>", b""], frozenset({1}))
-    assert classes.tolist() == [_C.BYTES, _C.SPECIAL, _C.SPECIAL]
-
-
-def test_rare_tokens_are_told_from_common_ones_of_the_same_looks():
-    classes = classes_of([b" word"] * 96)
-    assert [int(value) for value in sorted(set(classes.tolist()))] == [
-        _C.WORD_6,
-        len(TokenClass) + 2 * RANKED.index(_C.WORD_6),
-        len(TokenClass) + 2 * RANKED.index(_C.WORD_6) + 1,
-    ]
-    assert {FORMS[value] for value in classes} == {_C.WORD_6}
-    assert len(FORMS) == CLASSES
-    assert np.bincount(classes).max() == 72
-
-
-def test_the_tables_hold_probabilities():
-    salad_classes, healthy = load_tables()
-    assert salad_classes.shape == (CLASSES,)
-    assert healthy.shape[1:] == (len(TokenClass), CLASSES)
-    assert salad_classes.sum() == pytest.approx(1)
-    np.testing.assert_allclose(healthy.sum(axis=2), 1)
-    assert healthy.min() > 0
 
 
 def test_random_tokens_of_any_vocabulary_are_salad_within_32(trained):
@@ -182,28 +113,11 @@ def test_a_prompt_of_random_tokens_calms_the_test_and_an_ordinary_one_does_not(t
 
 def test_evidence_that_does_not_add_up_in_time_is_let_go(trained):
     _, vocabulary, tables = trained
-    test = TransitionTest(tables, (), float("inf"))
+    batch = SaladBatch(tables, NEVER, slots=1)
+    slot = batch.open()
+    taken = []
     for token in salad(vocabulary, 3, 3000):
-        test.push(token)
-        assert len(test._tokens) <= LONGEST + 1
-
-
-def test_ids_in_no_order_of_frequency_are_not_read():
-    draw = random.Random(0)
-    pieces = [b"x" * draw.randrange(1, 12) for _ in range(400)]
-    assert not in_order_of_frequency(sorted(pieces, key=len, reverse=True))
-    assert not in_order_of_frequency(pieces)
-    assert in_order_of_frequency(sorted(pieces, key=len))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(-5, 7000), max_size=80), st.lists(st.integers(-5, 7000), max_size=80))
-def test_any_ids_at_all_leave_the_evidence_finite(prompt, tokens):
-    test = TransitionTest(_BYTE_LEVEL, prompt, float("inf"))
-    for token in tokens:
-        assert test.push(token) is None
-        assert 0.0 <= test.evidence < 4.0 * (len(tokens) + 1)
-    assert test.tokens == len(tokens)
-
-
-_BYTE_LEVEL = TransitionTables(_trained(True)[1])
+        batch.push(np.array([slot]), np.array([token]))
+        found = batch.reading(slot)
+        taken.append(found.tokens)
+    assert max(taken) < 2 * REMEMBER

@@ -1,0 +1,41 @@
+"""What the columns of the compiled functions' arrays mean; only this package touches them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from checkengine.detectors.compiled import SUMS_IN_LANES, compiled
+
+# Columns of a token, int32.
+CLASS, FORM, SCRIPT, MARK, LETTERS_HASH, EDGE, LEADING, END, LENGTH, POWER = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+FIRST_PIECE, LAST_PIECE = 10, 11
+TOKEN_COLUMNS = 12
+# Channels of evidence from neighbouring tokens: each has columns and a memory of its own.
+LOOKS, NEIGHBOURS, CHANNELS = 0, 1, 2
+# Columns of a sequence, whole numbers; START and REMEMBERED have one a channel.
+COUNT, START, REMEMBERED, LAST_FORM, LAST_TOKEN, TOLD, EXPECTED, NEEDED = 0, 1, 3, 5, 6, 7, 8, 9
+LAST_WORD, MARKS_START, FOREIGN, LETTERS, WORD_RUN = 10, 11, 12, 13, 14
+PLAIN_BEFORE, FOREIGN_BYTES, FOREIGN_TOKEN, MARKED, OPEN_WORD, SCRIPT_COUNTS = 15, 16, 17, 18, 19, 20
+SCRIPTS = 40
+WHOLE_COLUMNS = SCRIPT_COUNTS + SCRIPTS
+# Columns of a sequence, real numbers; EVIDENCE and CALM have one a channel.
+EVIDENCE, CALM, ODD, WORDS, LOGITS, SHARES = 0, 2, 4, 5, 6, 7
+# What a batch shares.
+MEAN, SQUARE, WEIGHT = 0, 1, 2
+# Bits of EDGE.
+BEGINS_LETTER, ENDS_LETTER, BEGINS_SPACE, ENDS_SPACE, SMALL, BROKEN, PLAIN, BLANK = 1, 2, 4, 8, 16, 32, 64, 128
+LETTERS_ONLY, TELLS = 256, 512
+# Values of MARK.
+CONTROL, RESERVED = 1, 2
+
+REMEMBER = 128
+"""Tokens in which the evidence of neighbours has to add up, or it is let go: salad takes a fifth of that."""
+STEEPEST = 4.0
+"""Nats that one pair of neighbours counts at most, for or against."""
+SWITCH = 0.01
+"""Share of the mixture's weight that is spread over all kinds at every token."""
+
+checked: Any = partial(compiled, error_model="python")
+"""As the interpreter divides: by zero is an error here."""
+checked_sums: Any = partial(compiled, error_model="python", fastmath=set(SUMS_IN_LANES))

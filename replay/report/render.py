@@ -78,7 +78,7 @@ def template() -> Template:
 
 @cache
 def stylesheet() -> str:
-    return files(PACKAGE).joinpath("style.css").read_text(encoding="utf-8")
+    return "".join(files(PACKAGE).joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "parts.css"))
 
 
 def headline(found: Investigation | Mapping[str, Any]) -> str:

@@ -75,7 +75,7 @@ class IncidentRow(Base):
     status: Mapped[str] = mapped_column(String(16), default="open")
     """open, acknowledged, muted or closed."""
     assignee: Mapped[str] = mapped_column(String(128), default="")
-    sequence: Mapped[str] = mapped_column(String(512), default="")
+    sequence: Mapped[str] = mapped_column(String(512), default="", index=True)
     """Of its first primary finding."""
     trace_id: Mapped[str] = mapped_column(String(64), default="")
     """Of that sequence's request, where its client sent one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,9 +55,8 @@ def clean_figure(wanted: int) -> dict[str, Any]:
 def depends_on_unowned(call: OpCall) -> bool:
     """The judge's fills, on one call: other bits under another filling of what it does not own. NaN is kept to slots
     that are not the row's at all: what its window has left behind, a kernel may read and mask."""
-    outputs = [attend(call.filled(call.unowned, pattern)) for pattern in FINITE_FILLS]
-    whole = replace(call, window=None).unowned
-    outputs.append(attend(call.filled(call.unowned, FINITE_FILLS[0]).filled(whole, NAN_FILL)))
+    outputs = [attend(call.filled(call.hidden, pattern)) for pattern in FINITE_FILLS]
+    outputs.append(attend(call.filled(call.hidden, FINITE_FILLS[0]).filled(call.unowned, NAN_FILL)))
     return any(not same_bits(outputs[0], other) for other in outputs[1:])
 
 

@@ -18,13 +18,12 @@ from checkengine.engine_shim.engine.kv_memory import KVMemory
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.faults import Fault
 from checkengine.engine_shim.faults.fault import Ints, last_tokens
-from checkengine.engine_shim.faults.fault_class import FaultClass
 from checkengine.engine_shim.faults.memory import slots_of
 from checkengine.engine_shim.faults.over_read import OverRead, OverReadKeys, OverReadValues
 from checkengine.engine_shim.faults.wrong_page import NeighboursPage, StaleTable
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.investigate import investigate
-from checkengine.replay.judge.fault_class import Persistence
+from checkengine.replay.judge.fault_class import FaultClass, Persistence
 from checkengine.replay.record import StepRecord
 from checkengine.selftest_cases import BLOCK
 from checkengine.selftest_recording import record_run

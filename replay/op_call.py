@@ -31,7 +31,8 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """Inputs as the kernel met them, after the step wrote its own keys and values. All tensors are the call's own."""
+    """Inputs as the kernel met them, after the step wrote its own keys and values. All tensors are
+    the call's own, or shared with calls that ran beside it: nobody writes to them."""
 
     layer: int
     row: int
@@ -67,18 +68,36 @@ class OpCall:
     @property
     def owned(self) -> Ints:
         """Slots that the row may rightly read, in the order of positions: its window's, else all."""
-        first = max(0, self.length - len(self.query) + 1 - self.window) if self.window else 0
-        positions = np.arange(first, self.length)
-        return (self.table[positions // self.block_size] * self.block_size + positions % self.block_size).astype(
-            np.int32
-        )
+        return self.slots_at(np.arange(self.first_seen, self.length))
+
+    @property
+    def behind(self) -> Ints:
+        """Slots of the row's own that lie behind the window of its first query, in the order of positions. A kernel
+        that lets a finite number there in has its window's edge wrong; NaN gets through any mask that multiplies by
+        zero, and there only the row itself can have put it."""
+        return self.slots_at(np.arange(self.first_seen))
 
     @property
     def unowned(self) -> Ints:
-        """All other slots of the call's memory, sorted."""
+        """Slots of the call's memory that are not the row's own, sorted: its last page's tail among them."""
         size = self.block_size
         slots = (self.blocks[:, None] * size + np.arange(size)).astype(np.int32).ravel()
-        return np.setdiff1d(slots, self.owned).astype(np.int32)
+        return np.setdiff1d(slots, self.slots_at(np.arange(self.length))).astype(np.int32)
+
+    @property
+    def hidden(self) -> Ints:
+        """All slots that no query of the call may see, sorted: `unowned` and `behind`."""
+        return np.union1d(self.unowned, self.behind).astype(np.int32)
+
+    @property
+    def first_seen(self) -> int:
+        """Position of the first slot that any query may see."""
+        return max(0, self.length - len(self.query) + 1 - self.window) if self.window else 0
+
+    def slots_at(self, positions: NDArray[np.int64]) -> Ints:
+        size = self.block_size
+        slots: Ints = (self.table[positions // size] * size + positions % size).astype(np.int32)
+        return slots
 
     def filled(self, slots: Ints, pattern: float, parts: Sequence[str] = ("key", "value")) -> OpCall:
         """A copy in which whole slots, or their keys or values only, hold a number."""
@@ -89,6 +108,12 @@ class OpCall:
             held[part] = held[part].clone()
             held[part][rows, offsets] = pattern
         return replace(self, keys=held["key"], values=held["value"])
+
+
+def in_company(calls: Sequence[OpCall], own: int) -> OpCall:
+    """One layer's calls of all rows of a step, in their order, as one: that of row `own` with the others beside it."""
+    beside = tuple(Beside(call.query, call.table, call.length) for index, call in enumerate(calls) if index != own)
+    return replace(calls[own], beside=beside, place=own)
 
 
 @runtime_checkable

@@ -25,11 +25,11 @@ from checkengine.engine_shim.faults import (
 from checkengine.engine_shim.faults.approximate_top_k import ApproximateTopK
 from checkengine.engine_shim.faults.blind import BLIND_FAULTS
 from checkengine.engine_shim.faults.fault import Fault
-from checkengine.engine_shim.faults.fault_class import FaultClass
 from checkengine.engine_shim.faults.healthy import HEALTHY
 from checkengine.engine_shim.faults.masked_stop import MaskedStop
 from checkengine.engine_shim.faults.nan_attention import NanAttention
 from checkengine.engine_shim.faults.over_read import OverRead
+from checkengine.replay.judge.fault_class import FaultClass
 
 _MODULES = (
     nan_attention,

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from checkengine.engine_shim.faults.fault import Fault
-from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.replay.judge.fault_class import FaultClass
 
 _MASK = (1 << 64) - 1
 

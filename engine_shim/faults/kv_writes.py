@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from checkengine.engine_shim.faults.fault import Fault, Ints, last_tokens, of_layer
-from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.replay.judge.fault_class import FaultClass
 
 
 class NullBlockWrite(Fault):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from checkengine.engine_shim.faults.fault import Fault
-from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.replay.judge.fault_class import FaultClass
 
 
 class MaskedStop(Fault):

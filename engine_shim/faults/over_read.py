@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from checkengine.engine_shim.faults.fault import Fault, Ints, of_layer
-from checkengine.engine_shim.faults.fault_class import FaultClass
 from checkengine.engine_shim.faults.pages import with_next_page
 from checkengine.engine_shim.faults.textbook import RowAttention, rewrite
+from checkengine.replay.judge.fault_class import FaultClass
 
 if TYPE_CHECKING:
     from checkengine.engine_shim.engine.kernel import AttentionCall, Rows

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from checkengine.engine_shim.faults.fault import Fault, Ints
-from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.replay.judge.fault_class import FaultClass
 
 
 class PositionShift(Fault):

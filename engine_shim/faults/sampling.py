@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from checkengine.engine_shim.faults.fault import Fault, Ints
-from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.replay.judge.fault_class import FaultClass
 
 if TYPE_CHECKING:
     from checkengine.engine_shim.engine.sampler import SamplingRow

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from checkengine.engine_shim.faults.fault import Fault, of_layer
-from checkengine.engine_shim.faults.fault_class import FaultClass
 from checkengine.engine_shim.faults.textbook import RowAttention, rewrite
+from checkengine.replay.judge.fault_class import FaultClass
 
 if TYPE_CHECKING:
     from checkengine.engine_shim.engine.kernel import AttentionCall, Rows

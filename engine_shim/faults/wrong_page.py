@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkengine.engine_shim.faults.fault import Fault, Ints, of_layer
-from checkengine.engine_shim.faults.fault_class import FaultClass
 from checkengine.engine_shim.faults.pages import with_page
+from checkengine.replay.judge.fault_class import FaultClass
 
 
 class _Redirected(Fault):

@@ -176,7 +176,7 @@ class Case:
     def nonfinite(self, found: Nonfinite) -> Verdict:
         where = "the head (logits)" if found.layer == HEAD else f"{found.op} of layer {found.layer}"
         kind, layers = VerdictKind.INCONCLUSIVE, () if found.layer == HEAD else (found.layer,)
-        fault_class = FaultClass.NONFINITE
+        fault_class = FaultClass.NON_FINITE
         sentence = f"{where} gives NaN or infinity under the reference kernel too: weights or inputs, not this kernel"
         if len(found.stale):
             kind, fault_class = VerdictKind.STALE_KV, FaultClass.STALE_KV

@@ -119,7 +119,7 @@ def kind_of(what: str, found: torch.Tensor, wanted: torch.Tensor) -> tuple[Fault
     """Of one token's heads, shape (heads, dim)."""
     found, wanted = found.double(), wanted.double()
     if what != "value" and is_rotation(found, wanted):
-        return FaultClass.ROTARY, "it is rotated as for another position"
+        return FaultClass.POSITION, "it is rotated as for another position"
     factor = float((found * wanted).sum() / wanted.square().sum().clamp_min(1e-300))
     if abs(factor - 1) > ROTATED and bool(torch.allclose(found, factor * wanted, rtol=1e-2, atol=1e-6)):
         return FaultClass.SCALE, f"it is {factor:.6g} times what it should be"

@@ -10,12 +10,6 @@ from checkengine.replay.minimise.reduce import keep_least
 from checkengine.replay.op_call import Beside, OpCall
 
 
-def joined(calls: list[OpCall], own: int) -> OpCall:
-    """One layer's calls of all rows of a step, in their order, as one: that of row `own` with the others beside."""
-    beside = tuple(Beside(call.query, call.table, call.length) for index, call in enumerate(calls) if index != own)
-    return replace(calls[own], beside=beside, place=own)
-
-
 def fewer_beside(case: Case, accept: Accept) -> Case:
     """As few rows as still let it show, by weight in tokens."""
     rows, best = case.call.beside, case

@@ -72,15 +72,15 @@ class CallOracle:
         return None if changed is None else replace(case, changed=changed)
 
     def _reads(self, case: Case, relation: Relation) -> Case | None:
-        call, unowned = case.call, case.call.unowned
+        call, hidden = case.call, case.call.hidden
         guilty = relation.slots_in(call, case.slot)
         if not len(guilty):
             return None
-        quiet = call.filled(unowned, FINITE_FILLS[0])
+        quiet = call.filled(hidden, FINITE_FILLS[0])
         expected = self._run(quiet)
         changed = self._differs(quiet, expected, guilty)
         if changed is None and relation.place is Place.OTHER_BLOCK:
-            guilty, changed = self._elsewhere(quiet, expected, unowned)
+            guilty, changed = self._elsewhere(quiet, expected, call.unowned)
         if changed is None:
             return None
         return Case(call, int(guilty[0]) if relation.place is not Place.ANY else None, case.values, changed)
@@ -110,7 +110,7 @@ class CallOracle:
         return slots, self._differs(quiet, expected, slots)
 
     def _not_finite(self, call: OpCall) -> Changed | None:
-        quiet = call.filled(call.unowned, FINITE_FILLS[0])
+        quiet = call.filled(call.hidden, FINITE_FILLS[0])
         if not is_finite(quiet):
             return None
         found = self._run(quiet)

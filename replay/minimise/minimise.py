@@ -14,7 +14,7 @@ from checkengine.replay.capture import Capture
 from checkengine.replay.executor import CannotReplayError, Executor
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.minimise import call_passes as passes
-from checkengine.replay.minimise.beside_passes import fewer_beside, joined, smaller_beside
+from checkengine.replay.minimise.beside_passes import fewer_beside, smaller_beside
 from checkengine.replay.minimise.budget import Budget, OutOfBudget
 from checkengine.replay.minimise.call_oracle import Accept, CallOracle, Case
 from checkengine.replay.minimise.op_tests import arithmetic_class, beyond_bound, wrong_reads
@@ -22,7 +22,7 @@ from checkengine.replay.minimise.step_case import StepCase, fewer_rows, one_step
 from checkengine.replay.minimise.step_oracle import StepOracle
 from checkengine.replay.minimise.symptom import Place, Relation, Shown, Symptom
 from checkengine.replay.minimise.values import Values
-from checkengine.replay.op_call import OpCall, OpExecutor, takes_calls
+from checkengine.replay.op_call import OpCall, OpExecutor, in_company, takes_calls
 from checkengine.replay.playback import Playback
 
 BUDGET = 200
@@ -194,7 +194,7 @@ class _Search:
         if step.rows == 1:
             return alone
         by_layer = [[call for call in calls if call.layer == one.layer] for one in alone]
-        return alone + [joined(of_layer, step.row) for of_layer in by_layer]
+        return alone + [in_company(of_layer, step.row) for of_layer in by_layer]
 
     def _starts(
         self, call: OpCall, step: StepCase, shown: Shown, executor: OpExecutor
@@ -205,7 +205,7 @@ class _Search:
             yield Case(call), Symptom(kind, shown)
         elif shown is Shown.BEYOND_BOUND:
             yield from self._by_numbers(call, executor)
-        elif len(unowned := np.intersect1d(step.slots, call.unowned)):
+        elif len(unowned := np.intersect1d(step.slots, call.hidden)):
             yield guilty_of(call, unowned, kind, shown)
         else:
             yield Case(call), Symptom(kind, shown, Relation(Place.ANY))
@@ -221,7 +221,7 @@ class _Search:
         for candidate in (call, last) if len(call.query) > 1 else (call,):
             told = wrong_reads(attend, candidate)
             if told is not None:
-                extra = np.intersect1d(told[0].extra, candidate.unowned)
+                extra = np.intersect1d(told[0].extra, candidate.hidden)
                 if len(extra):
                     yield guilty_of(candidate, extra, self.verdict.kind, Shown.FINITE_FILL)
                 yield Case(candidate), Symptom(self.verdict.kind, Shown.WRONG_READS, None, told[1])

@@ -20,7 +20,7 @@ from checkengine.replay.playback import Bits, Playback
 
 BY_READS: tuple[Shown, ...] = (Shown.FINITE_FILL, Shown.NAN_FILL, Shown.NOT_FINITE, Shown.BEYOND_BOUND, Shown.JUDGED)
 BY_NUMBERS = (Shown.NOT_FINITE, Shown.BEYOND_BOUND, Shown.FINITE_FILL, Shown.NAN_FILL, Shown.JUDGED)
-WHOLE_STEP = (FaultClass.ROTARY, FaultClass.WRITE, FaultClass.STOP)
+WHOLE_STEP = (FaultClass.POSITION, FaultClass.WRITE, FaultClass.STOP)
 """Classes that no single attention call shows."""
 
 

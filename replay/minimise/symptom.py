@@ -77,7 +77,7 @@ class Relation:
             position = call.length - len(call.owned) - self.distance
             page, offset = divmod(max(position, 0), call.block_size)
             slot = None if position < 0 else int(call.table[page]) * call.block_size + offset
-        return np.intersect1d(call.unowned, np.array([] if slot is None else [slot])).astype(np.int32)
+        return np.intersect1d(call.hidden, np.array([] if slot is None else [slot])).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from checkengine.engine_shim.faults.blind.row_attention import acts_in
 from checkengine.engine_shim.faults.fault import Fault, Ints
-from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.replay.judge.fault_class import FaultClass
 
 
 @dataclass(frozen=True)

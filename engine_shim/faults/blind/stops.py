@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from checkengine.engine_shim.faults.fault import Fault
-from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.replay.judge.fault_class import FaultClass
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from checkengine.engine_shim.faults.blind.row_attention import (
     weights_of,
 )
 from checkengine.engine_shim.faults.fault import Fault
-from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.replay.judge.fault_class import FaultClass
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 
 from checkengine.engine_shim.faults.blind.row_attention import acts_in
 from checkengine.engine_shim.faults.fault import Fault, Ints
-from checkengine.engine_shim.faults.fault_class import FaultClass
+from checkengine.replay.judge.fault_class import FaultClass
 
 
 @dataclass(frozen=True)

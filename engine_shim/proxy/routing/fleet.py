@@ -85,8 +85,10 @@ class _Member:
 
 
 class Fleet:
-    """`members`: pool by name. Not thread-safe. `clock`: Unix seconds. `tell` gets every change, `changed` the open cases;
-    `cases` are those of the last run."""
+    """`members`: pool by name. Not thread-safe.
+
+    `clock`: Unix seconds. `tell` gets every change, `changed` the open cases; `cases` are those of the last run.
+    """
 
     def __init__(
         self,
@@ -165,6 +167,10 @@ class Fleet:
         count, requests = member.window.counts(now)
         if member.case is None and count >= self._drain.incidents and count >= self._drain.share * requests:
             self._accuse(member, Wish.BURST, "burst", f"{count} incidents in {requests} requests, last {kind}")
+
+    def reached(self, name: str) -> None:
+        """It answered something: it is not down."""
+        self._reached(self._member(name))
 
     def canary(self, name: str, failure: str | None) -> None:
         """A canary was answered; `failure` says what was wrong with the answer."""

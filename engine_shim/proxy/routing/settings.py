@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from checkengine.guards.settings import Section, SiblingSettings
 
@@ -57,6 +58,26 @@ class DrainSettings(Section):
     """Connections in a row that fail; then only canaries are sent until one is answered."""
 
 
+class Canary(Section):
+    """A prompt whose answer is known."""
+
+    name: str = Field(min_length=1)
+    question: str = Field(min_length=1)
+    answer: str = Field(min_length=1)
+    """A regular expression that is searched for, whatever the case of the letters."""
+    tokens: int = Field(24, ge=1)
+    language: str = Field("en", pattern="^[a-z]{2}$")
+
+    @field_validator("answer")
+    @classmethod
+    def _is_regular(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from None
+        return value
+
+
 class CanarySettings(Section):
     """Prompts whose answer is known, sent while nobody asks."""
 
@@ -72,6 +93,8 @@ class CanarySettings(Section):
     most_entropy: float = Field(2.5, gt=0)
     """Nats a token, mean over a canary's answer: known answers are near 0, a spread of noise is not."""
     enabled: bool = True
+    prompts: tuple[Canary, ...] = ()
+    """Instead of the built-in ones: for models that speak no English or think aloud before they answer."""
 
 
 class RoutingSettings(Section):

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import sqlalchemy as sa
 from starlette.concurrency import run_in_threadpool
@@ -54,9 +55,7 @@ class Live:
             while True:
                 async with self._changed:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(
-                            self._changed.wait_for(lambda: self._version not in ("", told)), BEAT_SECONDS
-                        )
+                        await asyncio.wait_for(self._changed.wait_for(partial(self._news, told)), BEAT_SECONDS)
                 if self._version == told:
                     yield b": still here\n\n"
                 elif self._version:
@@ -66,6 +65,9 @@ class Live:
             self._streams[client] -= 1
             if self._streams[client] <= 0:
                 del self._streams[client]
+
+    def _news(self, told: str) -> bool:
+        return self._version not in ("", told)
 
     def _start(self) -> None:
         if self._reader is None or self._reader.done():

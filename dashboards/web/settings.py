@@ -36,6 +36,10 @@ class DashboardSettings(Section):
     """…who may triage, replay and turn switches as well…"""
     oidc_admins: tuple[str, ...] = ()
     """…and who may read content and erase it."""
+    clean_objective: float = Field(0.999, gt=0, lt=1)
+    """Share of sequences without an ERROR that the first page holds the service to…"""
+    ttft_seconds: float = Field(0.5, gt=0)
+    """…and the time to first token of 95 % of them."""
     requests_per_second: float = Field(20.0, gt=0)
     """Of one client, on average; bursts of ten seconds' worth pass."""
     sign_ins_per_minute: float = Field(10.0, gt=0)

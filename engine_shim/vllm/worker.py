@@ -1,0 +1,189 @@
+"""A vLLM worker that observes: raw logits' statistics leave with each step's output. It decides nothing."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from checkengine.detectors import warm_up
+from checkengine.detectors.logits.stats import Level
+from checkengine.engine_shim.parts import Part
+from checkengine.engine_shim.vllm.carried import StepReading, attach, orders_of
+from checkengine.engine_shim.vllm.reading import ComputeLogitsWatch, PendingReading, read, read_v1, rows_v2
+
+logger = logging.getLogger("vllm.checkengine")
+
+
+class WorkerListener(Protocol):
+    """Sees what a worker is told and what it computed, in its own process: the black box is one. What it raises
+    switches it off after the third time in a row; serving goes on."""
+
+    def before_step(self, worker: Any, scheduler_output: Any) -> None:
+        """Before `execute_model` touches anything."""
+
+    def raw_logits(self, worker: Any, logits: torch.Tensor) -> None:
+        """Shape (rows, vocabulary), in front of every mask; on ranks that have them. Not to be kept or changed."""
+
+    def after_step(self, worker: Any, output: Any, reading: StepReading | None) -> None:
+        """The step's tokens are there: `output` is vLLM's ModelRunnerOutput. Under async scheduling it comes from
+        another thread, and the next step may have begun."""
+
+
+class Observer:
+    """The state that an observing worker keeps. No call of it raises."""
+
+    def __init__(self, level: Level | None, listeners: list[WorkerListener] | None = None) -> None:
+        self.level = level
+        self.listeners = list(listeners or ())
+        self._measuring = Part("measuring logits in vLLM")
+        self._refilling = Part("refilling quarantined KV blocks")
+        self._attaching = Part("sending statistics to the scheduler")
+        self._parts: dict[tuple[int, str], Part] = {}
+        self._pending: PendingReading | None = None
+        self._watch: ComputeLogitsWatch | None = None
+        self._requests: tuple[tuple[str, ...], Any] | None = None
+
+    def loaded(self, worker: Any) -> None:
+        """Before the engine is ready: compile, and watch `compute_logits` where the runner keeps logits to itself."""
+        self._measuring.run(self._prepare, worker)
+
+    def before_step(self, worker: Any, scheduler_output: Any) -> None:
+        self._pending = None
+        if refill := orders_of(scheduler_output).refill:
+            self._refilling.run(refill_blocks, worker.model_runner, list(refill))
+        self._tell("before_step", worker, scheduler_output)
+
+    def forward_done(self, worker: Any) -> None:
+        """`execute_model` returned None: V1's logits are there now, V2's batch is known."""
+        if self._watch is None:
+            self._measuring.run(self._measure_v1, worker)
+        else:
+            self._measuring.run(self._expect_v2, worker.model_runner)
+
+    def sampled(self, worker: Any, output: Any) -> Any:
+        """The output of `sample_tokens`, with the step's reading on it."""
+        pending, self._pending = self._pending, None
+        if self._watch is not None:
+            self._watch.armed = False
+        if output is None or (pending is None and not self.listeners):
+            return output
+        if hasattr(output, "get_output"):
+            return observed_output()(output, functools.partial(self._finish, worker, pending))
+        self._finish(worker, pending, output)
+        return output
+
+    def _prepare(self, worker: Any) -> None:
+        runner = worker.model_runner
+        device = torch.device(getattr(runner, "device", "cpu"))
+        warm_up((torch.float32, worker.model_config.dtype), device.type, worker.model_config.get_vocab_size())
+        if not hasattr(runner.execute_model_state, "logits") and worker.use_v2_model_runner:
+            self._watch = ComputeLogitsWatch(runner.model, lambda logits: self._seen_v2(worker, logits))
+
+    def _measure_v1(self, worker: Any) -> None:
+        self._pending = read_v1(worker.model_runner, self.level)
+        if self.listeners and self._pending is not None:
+            self._tell("raw_logits", worker, worker.model_runner.execute_model_state.logits)
+
+    def _expect_v2(self, runner: Any) -> None:
+        state = runner.execute_model_state
+        if state is not None and self._watch is not None:
+            batch = state.input_batch
+            self._requests = tuple(batch.req_ids[: batch.num_reqs]), rows_v2(batch)
+            self._watch.armed = True
+
+    def _seen_v2(self, worker: Any, logits: torch.Tensor) -> None:
+        self._measuring.run(self._measure_v2, logits)
+        self._tell("raw_logits", worker, logits)
+
+    def _measure_v2(self, logits: torch.Tensor) -> None:
+        if self._requests is not None and len(logits):
+            self._pending = read(logits, *self._requests, self.level)
+
+    def _finish(self, worker: Any, pending: PendingReading | None, output: Any) -> None:
+        self._attaching.run(self._attach, worker, pending, output)
+
+    def _attach(self, worker: Any, pending: PendingReading | None, output: Any) -> None:
+        reading = pending.collect() if pending is not None else None
+        if reading is not None:
+            attach(output, reading)
+        self._tell("after_step", worker, output, reading)
+
+    def _tell(self, name: str, *arguments: Any) -> None:
+        for listener in self.listeners:
+            key = id(listener), name
+            part = self._parts.setdefault(key, Part(f"{type(listener).__name__}.{name}"))
+            part.run(getattr(listener, name), *arguments)
+
+
+class ObservingWorker:
+    """Put in front of a vLLM worker class: `class Mine(ObservingWorker, CPUWorker)`. The face says how its observer is
+    made."""
+
+    _observer: Observer | None = None
+
+    def make_observer(self) -> Observer:
+        return Observer(None)
+
+    @property
+    def observer(self) -> Observer:
+        if self._observer is None:
+            self._observer = made_or_blind(self.make_observer)
+        return self._observer
+
+    def load_model(self, *arguments: Any, **keywords: Any) -> Any:
+        result = super().load_model(*arguments, **keywords)  # type: ignore[misc]
+        self.observer.loaded(self)
+        return result
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        self.observer.before_step(self, scheduler_output)
+        output = super().execute_model(scheduler_output)  # type: ignore[misc]
+        if output is None:
+            self.observer.forward_done(self)
+        return output
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        output = super().sample_tokens(grammar_output)  # type: ignore[misc]
+        return self.observer.sampled(self, output)
+
+
+def made_or_blind(make: Callable[[], Observer]) -> Observer:
+    """An observer that cannot be made as configured still lets the engine run, and measures."""
+    try:
+        return make()
+    except Exception:
+        logger.exception("checkengine: this worker's configuration cannot be read; it measures with defaults")
+        return Observer(None)
+
+
+def refill_blocks(runner: Any, blocks: list[int]) -> None:
+    """Zero whole KV blocks through vLLM's own zeroer; V1's and V2's runners make theirs only for some models."""
+    if hasattr(runner, "kv_block_zeroer"):
+        if runner.kv_block_zeroer is None:
+            runner._init_kv_zero_meta()
+        runner.kv_block_zeroer.zero_block_ids(blocks)
+        return
+    if runner.device.type != "cpu" and not hasattr(runner, "_kv_block_zeroer"):
+        runner._init_kv_zero_meta()
+    runner._zero_block_ids(blocks)
+
+
+@functools.cache
+def observed_output() -> type:
+    """vLLM's output that is still being copied; its class is asked for by isinstance, so ours derives from it."""
+    from vllm.v1.outputs import AsyncModelRunnerOutput
+
+    class ObservedOutput(AsyncModelRunnerOutput):  # type: ignore[misc]
+        def __init__(self, inner: Any, finish: Callable[[Any], None]) -> None:
+            self._inner, self._finish = inner, finish
+
+        def get_output(self) -> Any:
+            output = self._inner.get_output()
+            self._finish(output)
+            return output
+
+    return ObservedOutput

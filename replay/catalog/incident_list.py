@@ -140,14 +140,31 @@ def by_heads(session: Session, chosen: IncidentFilter, after: Cursor | None, lim
     pairs = heads(session, chosen, after, limit)
     if not pairs:
         return []
+    ids = session.scalars(*newest_of(pairs, chosen, after, limit)).all()
+    return newest(session, sa.select(IncidentRow).where(IncidentRow.id.in_(ids)), limit)
+
+
+def newest_of(
+    pairs: Sequence[tuple[int | None, str]], chosen: IncidentFilter, after: Cursor | None, limit: int
+) -> tuple[sa.TextClause, dict[str, Any]]:
+    """Ids, as text: a statement of `limit` parts takes longer to compose of objects than to run."""
+    values: dict[str, Any] = {"limit": limit, "since": chosen.since, "until": chosen.until}
+    bounds = " AND last_seen >= :since" * (chosen.since is not None) + " AND last_seen < :until" * (
+        chosen.until is not None
+    )
+    bounds += " AND assignee = ''" * (chosen.assignee == "")
+    if after is not None:
+        bounds += " AND (last_seen, id) < (:seen, :after)"
+        values |= {"seen": after.last_seen, "after": after.id}
     parts = []
-    for cause, status in pairs:
-        query = sa.select(IncidentRow.id).where(IncidentRow.status == status, *window(IncidentRow, chosen, after))
-        query = query.where(IncidentRow.cause_id == cause) if cause is not None else query
-        query = query.order_by(IncidentRow.last_seen.desc(), IncidentRow.id.desc()).limit(limit)
-        parts.append(sa.select(query.subquery().c.id))
-    matching = sa.union_all(*parts) if len(parts) > 1 else parts[0]
-    return newest(session, sa.select(IncidentRow).where(IncidentRow.id.in_(matching)), limit)
+    for number, (cause, status) in enumerate(pairs):
+        values |= {f"status{number}": status, f"cause{number}": cause}
+        mine = f"status = :status{number}" + f" AND cause_id = :cause{number}" * (cause is not None) + bounds
+        found = f"SELECT id, last_seen FROM incidents WHERE {mine} ORDER BY last_seen DESC, id DESC LIMIT :limit"
+        parts.append(f"SELECT id, last_seen FROM ({found}) AS part{number}")
+    every = " UNION ALL ".join(parts)
+    query = f"SELECT id FROM ({every}) AS every_part ORDER BY last_seen DESC, id DESC LIMIT :limit"
+    return sa.text(query), {name: value for name, value in values.items() if f":{name}" in query}
 
 
 def heads(session: Session, chosen: IncidentFilter, after: Cursor | None, limit: int) -> list[tuple[int | None, str]]:

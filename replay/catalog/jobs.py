@@ -54,7 +54,7 @@ def claim(session: Session, worker: str, targets: Sequence[str], now: float) -> 
 
 
 def advance(session: Session, job: str, worker: str, *, progress: float, message: str, now: float) -> bool:
-    """Tell how far a job is (0 to 1). False where it is no longer the worker's (cancelled, or taken over): stop then."""
+    """Tell how far a job is (0 to 1). False where it is no longer the worker's (cancelled, taken over): stop then."""
     return _change(session, job, worker, progress=progress, message=message, heartbeat=now)
 
 

@@ -156,11 +156,16 @@ def keep_result(found: Investigation, bundle: Path) -> None:
 
 
 def investigate_bundle(
-    path: Path, *, kernel: str | None = None, quiet: bool = False, repeats: int = 0
+    path: Path,
+    *,
+    kernel: str | None = None,
+    quiet: bool = False,
+    repeats: int = 0,
+    progress: Progress | None = None,
 ) -> Investigation:
     """Everything that one bundle can tell. BundleError for a damaged one, CannotReplayError where nothing can run.
 
-    `repeats`: runs in fresh processes before a conviction.
+    `repeats`: runs in fresh processes before a conviction; `progress` is told instead of a bar on the terminal.
     """
     from checkengine.guards.errors import UserError
     from checkengine.replay.bundle import BundleReader
@@ -173,14 +178,20 @@ def investigate_bundle(
         return investigate_call(reader, bundle=str(path))
     capture = reader.capture()
     try:
-        return investigate_capture(capture, str(path), kernel=kernel, quiet=quiet, repeats=repeats)
+        return investigate_capture(capture, str(path), kernel=kernel, quiet=quiet, repeats=repeats, progress=progress)
     except UserError as error:
         # Whatever it is (a model that is not here), git bisect must not take it for a verdict.
         raise CannotReplayError(str(error)) from error
 
 
 def investigate_capture(
-    capture: Capture, bundle: str, *, kernel: str | None = None, quiet: bool = True, repeats: int = 0
+    capture: Capture,
+    bundle: str,
+    *,
+    kernel: str | None = None,
+    quiet: bool = True,
+    repeats: int = 0,
+    progress: Progress | None = None,
 ) -> Investigation:
     from checkengine.replay.executor import WeightsChangedError
     from checkengine.replay.find_executor import find_executor
@@ -197,9 +208,10 @@ def investigate_capture(
         return Investigation(bundle, capture.findings, capture.environment, finding=finding, verdict=verdict)
     guards = replay_guards(vocabulary_of(capture.environment), capture.environment)
     gate = Gate(capture.environment, repeats, min(PROCESSES, repeats)) if repeats else None
-    with progress_bar(quiet) as progress:
+    with progress_bar(quiet or progress is not None) as bar:
+        told = progress or bar
         return investigate(
-            capture, executor, guards, bundle=bundle, kernel=kernel, gate=gate, weights=True, progress=progress
+            capture, executor, guards, bundle=bundle, kernel=kernel, gate=gate, weights=True, progress=told
         )
 
 

@@ -81,9 +81,11 @@ def facts_of_bundle(
     confidential: Confidential = "default",
     pieces: Pieces | None = None,
     here: Mapping[str, Any] | None = None,
+    open_content: bool = True,
 ) -> Facts:
-    """`pieces` gives a token's bytes. Content is opened only where the level shows something of it."""
-    opened = confidential != "none" and reader.level == "full" and reader.opens()
+    """`pieces` gives a token's bytes. Content is opened only where the level shows something of it, and not at all
+    without `open_content`: then sequences have their keyed names and tokens no script."""
+    opened = open_content and confidential != "none" and reader.level == "full" and reader.opens()
     # A bundle of one op's call has no window.
     window = reader.window(content=opened) if layout.RING in reader.files else RecordedWindow()
     findings = findings_of(reader, opened)

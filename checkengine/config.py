@@ -23,6 +23,7 @@ from pydantic_settings import (
 
 from checkengine.dashboards.settings import TracesSettings
 from checkengine.dashboards.web.settings import DashboardSettings
+from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.engine_shim.settings import EngineSettings, ServerSettings
 from checkengine.guards.errors import UserError, one_line
 from checkengine.guards.settings import BrakeSettings, GuardsSettings, LogitsSettings
@@ -80,6 +81,7 @@ class Settings(BaseSettings):
     catalog: CatalogSettings = Field(default_factory=CatalogSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
+    proxy: ProxySettings = Field(default_factory=ProxySettings)
     traces: TracesSettings = Field(default_factory=TracesSettings)
     dashboard: DashboardSettings = Field(default_factory=DashboardSettings)
 

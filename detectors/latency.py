@@ -40,3 +40,22 @@ class LateBursts:
         level[full] = 0.0
         self._level[slots] = level
         return full
+
+
+class LateBurst:
+    """One slot's bucket by itself: for streams that come one chunk at a time."""
+
+    def __init__(self, limits: BurstLimits) -> None:
+        self.limits = limits
+        self._level = 0.0
+
+    def add(self, wait: float) -> bool:
+        """True where the bucket is full now; it is emptied."""
+        if wait <= self.limits.seconds:
+            self._level = max(0.0, self._level - self.limits.forgiven)
+            return False
+        self._level += 1.0
+        if self._level < self.limits.burst:
+            return False
+        self._level = 0.0
+        return True

@@ -24,6 +24,9 @@ class TextStart:
     """Expected ISO 639-1 code; without it the prompt is the expectation."""
     tools: tuple[Mapping[str, object], ...] = ()
     """OpenAI tool definitions that the request lists."""
+    stops: tuple[str, ...] = ()
+    """Stop strings of the request: the text must not hold one (`stop_is_kept`: may end in one)."""
+    stop_is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ ENTRIES: dict[str, Entry] = {
     "tokens": Entry("impossible_token", steps=("impossible_token",)),
     "sampler": Entry("sampler", steps=("sampler",)),
     "speculation": Entry("speculation", steps=("speculation",)),
-    "stop": Entry("ignored_stop", steps=("ignored_stop",)),
+    "stop": Entry("ignored_stop", text="text_stop:StopTextGuard", steps=("ignored_stop",)),
     "repetition": Entry("repetition", text="text_repetition:TextRepetitionGuard", steps=("repetition",)),
     "salad": Entry("salad", text="text_salad:SaladTextGuard", steps=("salad",)),
     "tool_calls": Entry(

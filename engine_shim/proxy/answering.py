@@ -1,0 +1,303 @@
+"""An upstream's answer on its way to the client: as it is, or under guard."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from checkengine.engine_shim.proxy import actions
+from checkengine.engine_shim.proxy.errors import ProxyError
+from checkengine.engine_shim.proxy.headers import header, to_client
+from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart
+from checkengine.engine_shim.proxy.stream import EventFramer, EventTooLongError
+from checkengine.engine_shim.proxy.streaming import StreamWatch
+from checkengine.engine_shim.proxy.upstream import Ending, Outcome, RoutedRequest, Upstream
+from checkengine.engine_shim.proxy.watch import AnswerWatch
+from checkengine.engine_shim.proxy.whole import WholeAnswer
+from checkengine.guards.finding import Severity
+
+if TYPE_CHECKING:
+    from checkengine.engine_shim.proxy.exchange import Exchange
+
+logger = logging.getLogger("checkengine.proxy")
+EVENTS, JSON = b"text/event-stream", b"application/json"
+TRACE_HEADERS = (b"traceparent", b"tracestate")
+
+
+class Answering:
+    """Of one exchange, over all its attempts."""
+
+    def __init__(self, exchange: Exchange, send: Any) -> None:
+        self.sent = False
+        """The status line is out: nothing can be tried again."""
+        self.answered = False
+        """The upstream of this attempt began to answer."""
+        self.status: int | None = None
+        self.ending = Ending.DONE
+        self.error: str | None = None
+        self._exchange, self._parts = exchange, exchange.parts
+        self._send_message = send
+        self._watch: AnswerWatch | None = None
+        self._stream: StreamWatch | None = None
+        self._is_events = False
+        self._request: RoutedRequest | None = None
+        self._upstream: Upstream | None = None
+        self._began = self._attempted = self._last = 0.0
+        self._ttft: float | None = None
+
+    def begin(self, request: RoutedRequest) -> None:
+        self._request = request
+        self._began = self._parts.clock()
+        facts = self._exchange.facts
+        headers = self._exchange.headers
+        trace = {name.decode(): value.decode("latin-1") for name, value in headers if name in TRACE_HEADERS}
+        sequences = tuple(f"{request.id}-{index}" for index in range(facts.choices))
+        self._tell(
+            self._parts.observer.started,
+            ExchangeStart(request.id, sequences, facts.operation, facts.model, facts.stream, facts.sampling, trace),
+        )
+
+    def reset(self, upstream: Upstream, now: float) -> None:
+        """Another attempt begins."""
+        self._upstream, self._attempted = upstream, now
+        self.answered, self.status, self.ending = False, None, Ending.DONE
+
+    async def relay(self, response: aiohttp.ClientResponse) -> None:
+        headers = [(name.lower(), value) for name, value in response.raw_headers]
+        kind = header(headers, b"content-type").partition(b";")[0].strip().lower()
+        self._is_events = kind == EVENTS
+        if not self._is_guarded(response, headers):
+            await self._pass(response)
+        elif kind == EVENTS:
+            await self._pass_events(response)
+        elif kind == JSON:
+            await self._pass_whole(response)
+        else:
+            await self._pass(response)
+
+    async def fail(self, error: ProxyError) -> None:
+        """In place of an answer, or in the middle of one; what is no stream of events ends without its end."""
+        self.error = self.error or error.code
+        if not self.sent:
+            self.sent = True
+            self.status = error.status
+            await self._send_message(
+                {"type": "http.response.start", "status": error.status, "headers": error.headers()}
+            )
+            await self._send_message({"type": "http.response.body", "body": error.body(), "more_body": False})
+        elif self._is_events:
+            await self._send_message({"type": "http.response.body", "body": error.event(), "more_body": True})
+
+    def outcome(self) -> Outcome:
+        """Of the attempt that has ended."""
+        watch, now = self._watch, self._parts.clock()
+        usage = self._usage()
+        kinds = {note.kind for note in watch.notes if note.severity is Severity.ERROR} if watch else set()
+        return Outcome(
+            self.ending,
+            self.status,
+            None,
+            self._ttft,
+            now - self._attempted,
+            usage.get("prompt"),
+            usage.get("cached"),
+            usage.get("output"),
+            self._finish_reasons(),
+            tuple(sorted(kinds)),
+        )
+
+    def close(self) -> None:
+        """The exchange is over."""
+        watch = self._watch
+        if watch is not None:
+            watch.close()
+        if self._request is None:
+            return
+        usage = self._usage()
+        notes = tuple(watch.notes) if watch else ()
+        end = ExchangeEnd(
+            self._request.id,
+            self._upstream.name if self._upstream else "",
+            self.status,
+            self._finish_reasons(),
+            usage.get("prompt") or 0,
+            usage.get("output") or (sum(choice.chunks for choice in watch.choices.values()) if watch else 0),
+            usage.get("cached") or 0,
+            usage.get("output") is not None,
+            self._ttft,
+            self._parts.clock() - self._began,
+            self.error,
+            notes[0] if notes else None,
+            notes,
+        )
+        self._tell(self._parts.observer.ended, end)
+
+    # As it is
+
+    async def _pass(self, response: aiohttp.ClientResponse) -> None:
+        await self._start(response)
+        while data := await self._next(response):
+            await self._send(data)
+        await self._finish()
+
+    # Under guard
+
+    def _is_guarded(self, response: aiohttp.ClientResponse, headers: list[tuple[bytes, bytes]]) -> bool:
+        parts, operation = self._parts, self._exchange.facts.operation
+        if parts.bench is None or not parts.enabled or response.status != 200 or not operation.generates:
+            return False
+        if header(headers, b"content-encoding").lower() not in (b"", b"identity"):
+            self._tell(parts.observer.unguarded, "encoded")
+            return False
+        facts = self._exchange.facts
+        assert self._request is not None
+        self._watch = AnswerWatch(
+            self._request.id, facts, parts.bench, parts.judge, parts.first_tokens, parts.settings.batch_chunks
+        )
+        return True
+
+    async def _pass_whole(self, response: aiohttp.ClientResponse) -> None:
+        assert self._watch is not None
+        pieces: list[bytes] = []
+        size = 0
+        while data := await self._next(response):
+            pieces.append(data)
+            size += len(data)
+            if size > self._parts.settings.max_answer_bytes:
+                self._tell(self._parts.observer.unguarded, "too_large")
+                await self._start(response)
+                await self._send(b"".join(pieces))
+                return await self._rest(response)
+        body = b"".join(pieces)
+        answer = WholeAnswer(self._watch, self._parts.settings)
+        try:
+            out = answer.read(body, may_retry=False)
+        except Exception:
+            logger.exception("guards failed on an answer; it passes without them")
+            self._tell(self._parts.observer.unguarded, "failed")
+            out = body
+        if not answer.is_read:
+            self._tell(self._parts.observer.unguarded, "unread")
+        await self._start(response, length=len(out), told=self._parts.settings.annotate != "off")
+        await self._finish(out)
+        return None
+
+    async def _pass_events(self, response: aiohttp.ClientResponse) -> None:
+        assert self._watch is not None
+        facts = self._exchange.facts
+        framer = EventFramer(self._parts.settings.max_answer_bytes)
+        stream = StreamWatch(self._watch, self._parts.settings, facts.choices)
+        self._stream = stream
+        if len(self._parts.router.upstreams()) == 1:
+            await self._start(response)
+        while data := await self._next(response):
+            out = self._inspect(framer, stream, data)
+            if not self.sent:
+                await self._start(response)
+            if out:
+                await self._send(out)
+            if stream.is_over:
+                self.ending = Ending.STOPPED
+                response.close()
+                break
+            if self._stream is None:
+                return await self._rest(response)
+        else:
+            out = stream.end() + framer.end()
+            if not self.sent:
+                await self._start(response)
+            return await self._finish(out)
+        await self._finish()
+        return None
+
+    def _inspect(self, framer: EventFramer, stream: StreamWatch, data: bytes) -> bytes:
+        """What to send in place of `data`. A fault of ours ends the guarding, and nothing else."""
+        try:
+            events = framer.push(data)
+        except EventTooLongError:
+            self._unguarded("event_too_long")
+            return framer.end()
+        out: list[bytes] = []
+        for number, event in enumerate(events):
+            try:
+                out.append(stream.push(event))
+            except Exception:
+                logger.exception("guards failed on a stream; it goes on without them")
+                self._unguarded("failed")
+                return b"".join([*out, *events[number:], framer.end()])
+            if stream.is_over:
+                break
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _unguarded(self, reason: str) -> None:
+        self._stream = None
+        self._tell(self._parts.observer.unguarded, reason)
+
+    async def _rest(self, response: aiohttp.ClientResponse) -> None:
+        while data := await self._next(response):
+            await self._send(data)
+        await self._finish()
+
+    # Single steps
+
+    async def _next(self, response: aiohttp.ClientResponse) -> bytes:
+        """What has come since; empty at the end."""
+        exchange = self._exchange
+        exchange.waits(self._parts.settings.stall_seconds)
+        data = await response.content.readany()
+        now = self._parts.clock()
+        if self._ttft is None:
+            if data:
+                self._ttft = now - self._began
+        elif data:
+            self._tell(self._parts.observer.waited, now - self._last)
+        self._last = now
+        return data
+
+    async def _start(self, response: aiohttp.ClientResponse, *, length: int | None = None, told: bool = False) -> None:
+        headers = to_client(response.raw_headers, without_length=length is not None)
+        if length is not None:
+            headers.append((b"content-length", str(length).encode()))
+        if told and self._watch is not None and (found := actions.findings_header(self._watch.notes)):
+            headers.append(found)
+        self.sent = True
+        await self._send_message({"type": "http.response.start", "status": response.status, "headers": headers})
+
+    async def _send(self, data: bytes) -> None:
+        self._exchange.waits(self._parts.settings.client_seconds, for_client=True)
+        await self._send_message({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _finish(self, data: bytes = b"") -> None:
+        self._exchange.waits(self._parts.settings.client_seconds, for_client=True)
+        await self._send_message({"type": "http.response.body", "body": data, "more_body": False})
+
+    def _finish_reasons(self) -> tuple[str, ...]:
+        if self._watch is None:
+            return ()
+        reasons = [
+            self._parts.settings.finish_reason if choice.stopped else choice.finish_reason
+            for choice in self._watch.choices.values()
+        ]
+        return tuple(reason for reason in reasons if reason)
+
+    def _usage(self) -> dict[str, int]:
+        return usage_of(self._watch.usage) if self._watch is not None else {}
+
+    def _tell(self, tell: Any, what: Any) -> None:
+        try:
+            tell(what)
+        except Exception:
+            logger.exception("the observer of the proxy raised")
+
+
+def usage_of(usage: dict[str, object]) -> dict[str, int]:
+    """prompt, output and cached tokens, as far as a server counts them; under both names that OpenAI has for each."""
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    named = {
+        "prompt": usage.get("prompt_tokens", usage.get("input_tokens")),
+        "output": usage.get("completion_tokens", usage.get("output_tokens")),
+        "cached": details.get("cached_tokens") if isinstance(details, dict) else None,
+    }
+    return {name: value for name, value in named.items() if type(value) is int}

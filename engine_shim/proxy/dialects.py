@@ -1,0 +1,125 @@
+"""Answers as servers write them: what is in a chunk or a body, and how to put something in.
+
+Servers differ (research of provider dialects): reasoning under two names, tool calls whole or in parts, with or without
+index and id. Only the fields named here are decoded; all others are passed over, and nothing is ever written anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Number = int | float
+
+
+class Delta(msgspec.Struct):
+    """What a choice says in one chunk, or in one whole message."""
+
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+
+
+class Choice(msgspec.Struct):
+    """Of a chat (`delta`, `message`) or of a completion (`text`)."""
+
+    index: Any = 0
+    delta: Delta | None = None
+    message: Delta | None = None
+    text: Any = None
+    logprobs: Any = None
+    finish_reason: Any = None
+
+
+class Chunk(msgspec.Struct):
+    """Of a stream; and a whole answer, which has the same shape with messages in place of deltas."""
+
+    choices: list[Choice] | None = None
+    usage: Any = None
+    error: Any = None
+    id: Any = None
+    object: Any = None
+    created: Any = None
+    model: Any = None
+
+
+_CHUNK = msgspec.json.Decoder(Chunk)
+
+
+class NotReadError(Exception):
+    """Not what an answer of this kind looks like: it passes without guards."""
+
+
+def chunk_of(payload: bytes | str) -> Chunk:
+    try:
+        return _CHUNK.decode(payload)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        raise NotReadError from None
+
+
+class ResponseItem(msgspec.Struct):
+    """Of /v1/responses: one of its output."""
+
+    type: Any = None
+    name: Any = None
+    arguments: Any = None
+    content: Any = None
+    id: Any = None
+
+
+class Response(msgspec.Struct):
+    id: Any = None
+    model: Any = None
+    status: Any = None
+    output: list[ResponseItem] | None = None
+    usage: Any = None
+    incomplete_details: Any = None
+
+
+class ResponseEvent(msgspec.Struct):
+    type: Any = None
+    delta: Any = None
+    output_index: Any = 0
+    sequence_number: Any = None
+    item: ResponseItem | None = None
+    response: msgspec.Raw = msgspec.Raw(b"")
+
+
+_RESPONSE_EVENT = msgspec.json.Decoder(ResponseEvent)
+_RESPONSE = msgspec.json.Decoder(Response)
+
+
+def response_event_of(payload: bytes) -> ResponseEvent:
+    try:
+        return _RESPONSE_EVENT.decode(payload)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        raise NotReadError from None
+
+
+def response_of(payload: bytes | msgspec.Raw) -> Response:
+    try:
+        return _RESPONSE.decode(payload)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        raise NotReadError from None
+
+
+def with_field(data: bytes, name: str, value: object) -> bytes:
+    """A JSON object's bytes with one more field at its end; everything before stays as it was."""
+    end = data.rindex(b"}")
+    begin = data.index(b"{")
+    separator = b"," if data[begin + 1 : end].strip() else b""
+    field = msgspec.json.encode(name) + b":" + msgspec.json.encode(value)
+    return data[:end] + separator + field + data[end:]
+
+
+def as_event(body: object, name: str = "") -> bytes:
+    first = f"event: {name}\n".encode() if name else b""
+    return first + b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+DONE = b"[DONE]"
+DONE_EVENT = b"data: [DONE]\n\n"

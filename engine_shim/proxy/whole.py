@@ -1,0 +1,85 @@
+"""An answer that came whole, under guard: body in, body out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from checkengine.engine_shim.proxy import actions
+from checkengine.engine_shim.proxy.dialects import NotReadError, chunk_of, with_field
+from checkengine.engine_shim.proxy.judging import Note, Verdict
+from checkengine.engine_shim.proxy.settings import ProxySettings
+from checkengine.engine_shim.proxy.watch import AnswerWatch
+from checkengine.guards.action import ActionKind
+from checkengine.guards.text import TextFinding
+
+PLACED_IN_TEXT = frozenset({"repetition.loop", "text.salad", "language.switch", "stop.ignored"})
+
+
+class WholeAnswer:
+    """`retry` is set where a guard wants the request sent again: nothing of the answer was sent yet."""
+
+    def __init__(self, watch: AnswerWatch, settings: ProxySettings) -> None:
+        self.watch = watch
+        self.retry: Note | None = None
+        self.is_read = True
+        self._reason = settings.finish_reason
+        self._tell_all = settings.annotate == "body"
+
+    def read(self, body: bytes, *, may_retry: bool) -> bytes:
+        """The body to send: the same bytes, where nobody asked for more than observing."""
+        try:
+            stops = self._stops(body, may_retry=may_retry)
+        except NotReadError:
+            self.is_read = False
+            return body
+        if self.retry is not None:
+            return body
+        if stops:
+            body = self._stopped(body, stops)
+        notes = [note for note in self.watch.notes if self._tell_all or note.is_visible]
+        return with_field(body, actions.FIELD, actions.extension(notes)) if notes else body
+
+    def _stops(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
+        chunk = chunk_of(body)
+        self.watch.usage = chunk.usage if isinstance(chunk.usage, dict) else {}
+        stops: dict[int, Verdict] = {}
+        for choice in chunk.choices or ():
+            watched = self.watch.choice(choice.index)
+            if watched is None:
+                continue
+            watched.take(choice)
+            alone = self.watch.tokens if len(chunk.choices or ()) == 1 else None
+            verdict = self.watch.decide(watched, watched.end(alone))
+            if verdict is None or verdict.action is None or verdict.note is None:
+                continue
+            if verdict.action is ActionKind.RETRY and may_retry:
+                self.retry = verdict.note
+            self.watch.stop(watched, verdict.note)
+            stops[watched.index] = verdict
+        return stops
+
+    def _stopped(self, body: bytes, stops: dict[int, Verdict]) -> bytes:
+        answer = msgspec.json.decode(body)
+        for choice in answer["choices"]:
+            verdict = stops.get(choice.get("index", 0))
+            if verdict is not None and verdict.finding is not None:
+                choice["finish_reason"] = self._reason
+                for holder, name in _texts(choice):
+                    holder[name] = cut(holder[name], verdict.finding)
+        return msgspec.json.encode(answer)
+
+
+def cut(text: str, finding: TextFinding) -> str:
+    """What came before the first bad character; all of it where the finding is not placed in this text."""
+    return text[: int(finding.at["char"])] if finding.kind in PLACED_IN_TEXT else text
+
+
+def _texts(choice: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    message = choice.get("message")
+    if isinstance(message, dict) and isinstance(message.get("content"), str):
+        yield message, "content"
+    if isinstance(choice.get("text"), str):
+        yield choice, "text"

@@ -19,11 +19,12 @@ from checkengine.detectors.recurrence import LoopNorms
 from checkengine.detectors.recurrence_hook import RecurrenceWatch, last_rows, watch_recurrence
 from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.engine_shim.given import as_token_ids, length_of, version_of
+from checkengine.engine_shim.measuring import measured
 from checkengine.engine_shim.parts import Part
 from checkengine.engine_shim.possible import PossibleActions
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.bus import EventBus
-from checkengine.guards.events import ActionTaken, GuardDisabled, StepMeasured
+from checkengine.guards.events import ActionTaken, GuardDisabled
 from checkengine.guards.finding import Finding
 from checkengine.guards.pipeline import Pipeline
 from checkengine.guards.policy import Policy
@@ -392,6 +393,4 @@ class StepScope:
             if action.kind is not ActionKind.OBSERVE:
                 bus.publish(ActionTaken(action, now))
         seconds = time.perf_counter() - self._started
-        bus.publish(
-            StepMeasured(record.step, len(record.handles), len(record.token_ids), seconds, self._cpu * 1e-9, now)
-        )
+        bus.publish(measured(record, seconds, self._cpu * 1e-9, now))

@@ -85,6 +85,10 @@ class SequenceEnded:
     ttft_seconds: float
     total_seconds: float
     time: float
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache; None where nobody knows."""
+    most_tokens: int | None = None
+    """Output tokens that its request allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,13 @@ class StepMeasured:
     seconds: float
     guard_cpu_seconds: float
     time: float
+    context_tokens: int = 0
+    """KV slots that the step's attention has to read, over all rows; 0 where nobody counted."""
+    prefill_tokens: int = 0
+    """Of `tokens`, those of rows that compute more than one."""
+    drafted_tokens: int = 0
+    """Proposed by a speculator and verified in this step."""
+    accepted_tokens: int = 0
 
 
 Event = (

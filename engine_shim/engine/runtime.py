@@ -67,6 +67,8 @@ class _Live:
     arrived: float
     tokens: int = 0
     ttft: float = 0.0
+    cached: int | None = None
+    """Prompt tokens found in the prefix cache."""
 
 
 class Generation:
@@ -285,6 +287,7 @@ class EngineRuntime:
             if live is None:
                 continue
             if output.tokens:
+                live.cached = output.cached_tokens
                 self._measure(live, len(output.tokens), now)
             if output.finish is not None:
                 self._forget(output.name)
@@ -312,6 +315,8 @@ class EngineRuntime:
                 live.ttft,
                 now - live.arrived,
                 time.time(),
+                live.cached,
+                live.request.sampling.max_tokens,
             )
         )
 

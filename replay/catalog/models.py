@@ -56,7 +56,7 @@ class IncidentRow(Base):
         Index("ix_incidents_seen", "last_seen", "id"),
         Index("ix_incidents_status_seen", "status", "last_seen", "id"),
         Index("ix_incidents_cause_seen", "cause_id", "status", "last_seen", "id"),
-        Index("ix_incidents_assignee_seen", "assignee", "last_seen", "id"),
+        Index("ix_incidents_assignee_seen", "assignee", "last_seen", "id", "cause_id", "status"),
     )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)

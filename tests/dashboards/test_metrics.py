@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from checkengine.dashboards.limits import PhysicalLimit
 from checkengine.dashboards.metrics import OTHER, LabelCap, LiveNumbers, Metrics
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.events import (
@@ -23,7 +26,7 @@ from checkengine.guards.events import (
     SequenceEnded,
     StepMeasured,
 )
-from checkengine.guards.finding import Finding, Severity
+from checkengine.guards.finding import CAUSE_ORDER, Finding, Severity
 
 
 @pytest.fixture
@@ -44,16 +47,16 @@ def test_ten_thousand_findings_of_one_incident_are_one_incident(metrics: Metrics
     for _ in range(10_000):
         metrics.handle(raised())
     metrics.handle(raised(incident="i2"))
-    labels = {"kind": "logits.nonfinite", "guard": "nonfinite", "primary": "true"}
+    labels = {"kind": "logits.nonfinite", "guard": "nonfinite", "severity": "error", "primary": "true"}
     assert value(metrics, "findings_total", **labels) == 10_001
     assert value(metrics, "incidents_total", kind="logits.nonfinite") == 2
 
 
 def test_evidence_on_a_known_cause_is_a_finding_and_no_incident(metrics: Metrics) -> None:
     metrics.handle(raised("repetition.loop", primary=False))
-    labels = {"kind": "repetition.loop", "guard": "nonfinite", "primary": "false"}
+    labels = {"kind": "repetition.loop", "guard": "nonfinite", "severity": "error", "primary": "false"}
     assert value(metrics, "findings_total", **labels) == 1
-    assert value(metrics, "incidents_total", kind="repetition.loop") is None
+    assert value(metrics, "incidents_total", kind="repetition.loop") == 0
 
 
 def test_actions_brakes_guards_bundles_and_audits_are_counted(metrics: Metrics) -> None:
@@ -75,8 +78,8 @@ def test_a_sequence_that_ended_counts_its_tokens_and_its_first_wait(metrics: Met
     assert value(metrics, "sequences_total", finish_reason="stop") == 1
     assert value(metrics, "prompt_tokens_total") == 60
     assert value(metrics, "output_tokens_total") == 12
-    assert value(metrics, "time_to_first_token_seconds_count") == 1
-    assert value(metrics, "time_to_first_token_seconds_sum") == 0.3
+    assert value(metrics, "time_to_first_token_seconds_count", prefix="cold") == 1
+    assert value(metrics, "time_to_first_token_seconds_sum", prefix="cold") == 0.3
 
 
 def test_steps_count_time_tokens_and_what_guards_cost(metrics: Metrics) -> None:
@@ -88,6 +91,66 @@ def test_steps_count_time_tokens_and_what_guards_cost(metrics: Metrics) -> None:
     assert value(metrics, "step_seconds_bucket", le="0.01") == 0
 
 
+def test_a_generation_is_an_incident_where_a_finding_of_severity_error_was_on_it(metrics: Metrics) -> None:
+    metrics.handle(raised())
+    metrics.handle(raised(incident="i2"))
+    for sequence in ("request-1", "request-2", "request-1"):
+        metrics.handle(SequenceEnded(sequence, "stop", 1, 1, 0.1, 0.2, 1.0))
+    assert value(metrics, "generations_total", outcome="incident") == 1
+    assert value(metrics, "generations_total", outcome="clean") == 2
+
+
+def test_a_stopped_sequence_saves_what_it_could_still_have_asked_for(metrics: Metrics) -> None:
+    metrics.handle(ActionTaken(Action(ActionKind.STOP, "r", "repetition.loop", "i1", 0), 1.0))
+    for sequence in ("r", "s"):
+        metrics.handle(SequenceEnded(sequence, "stop", 1, 30, 0.1, 0.2, 1.0, 0, 100))
+    assert value(metrics, "tokens_saved_total") == 70
+
+
+def test_the_first_wait_is_split_by_whether_the_prefix_was_cached(metrics: Metrics) -> None:
+    metrics.handle(SequenceEnded("r", "stop", 30, 12, 0.3, 2.0, 1.0, 16))
+    metrics.handle(SequenceEnded("s", "stop", 30, 12, 0.5, 2.0, 1.0, 0))
+    assert value(metrics, "time_to_first_token_seconds_sum", prefix="warm") == 0.3
+    assert value(metrics, "time_to_first_token_seconds_sum", prefix="cold") == 0.5
+
+
+def test_an_incident_with_two_captures_is_captured_once(metrics: Metrics) -> None:
+    for bundle in ("b1", "b2"):
+        metrics.handle(BundleWritten(bundle, "i1", "/somewhere", 1.0))
+    assert (value(metrics, "incidents_captured_total"), value(metrics, "bundles_written_total")) == (1, 2)
+
+
+def test_a_step_tells_how_much_of_the_devices_bandwidth_or_speed_it_used() -> None:
+    metrics = Metrics(CollectorRegistry(), "1", limit=PhysicalLimit(1000, 10, 500, 1e4, 1e6))
+    metrics.handle(StepMeasured(1, 4, 4, 0.2, 0.0, 1.0, context_tokens=100))
+    metrics.handle(StepMeasured(2, 4, 64, 0.5, 0.0, 1.0, context_tokens=164, prefill_tokens=61))
+    metrics.handle(StepMeasured(3, 4, 64, 0.5, 0.0, 1.0))
+    assert (value(metrics, "decode_bytes_total"), value(metrics, "decode_seconds_total")) == (2000, 0.2)
+    assert (value(metrics, "prefill_flops_total"), value(metrics, "prefill_seconds_total")) == (64_000, 0.5)
+    assert value(metrics, "device_bandwidth_bytes_per_second") == 1e4
+
+
+def test_draft_tokens_count_as_verified_and_accepted(metrics: Metrics) -> None:
+    metrics.handle(StepMeasured(1, 4, 36, 0.02, 0.0, 1.0, drafted_tokens=12, accepted_tokens=9))
+    assert value(metrics, "speculative_tokens_total", state="drafted") == 12
+    assert value(metrics, "speculative_tokens_total", state="accepted") == 9
+
+
+def test_a_finding_and_a_first_token_lead_to_the_trace_in_openmetrics() -> None:
+    metrics = Metrics(CollectorRegistry(), "1", trace_of=lambda sequence: "ab" * 16 if sequence == "request-1" else "")
+    metrics.handle(raised())
+    metrics.handle(SequenceEnded("request-1", "stop", 30, 12, 0.3, 2.0, 1.0))
+    metrics.handle(SequenceEnded("untraced", "stop", 30, 12, 0.02, 2.0, 1.0))
+    lines = metrics.exposition("application/openmetrics-text; version=1.0.0")[0].decode().splitlines()
+    told = [line.split("{")[0] for line in lines if "# {" in line]
+    assert told == ["checkengine_findings_total", "checkengine_time_to_first_token_seconds_bucket"]
+    assert all('trace_id="' + "ab" * 16 in line for line in lines if "# {" in line)
+
+
+def test_every_kind_of_incident_has_a_zero_before_its_first(metrics: Metrics) -> None:
+    assert {value(metrics, "incidents_total", kind=kind) for kind in CAUSE_ORDER} == {0}
+
+
 def test_only_the_wait_between_tokens_is_an_inter_token_time(metrics: Metrics) -> None:
     metrics.produced("r", 1, 3.0, True)
     metrics.produced("r", 4, 0.02, False)
@@ -97,7 +160,7 @@ def test_only_the_wait_between_tokens_is_an_inter_token_time(metrics: Metrics) -
 
 def test_the_objectives_of_the_lecture_are_edges_of_buckets(metrics: Metrics) -> None:
     """TTFT < 500 ms and TBT < 30 ms can be read exactly, without interpolation."""
-    assert value(metrics, "time_to_first_token_seconds_bucket", le="0.5") == 0
+    assert value(metrics, "time_to_first_token_seconds_bucket", le="0.5", prefix="warm") == 0
     assert value(metrics, "inter_token_seconds_bucket", le="0.03") == 0
 
 
@@ -152,6 +215,25 @@ def test_an_engines_numbers_are_read_when_prometheus_asks(metrics: Metrics) -> N
     assert value(metrics, "guard_active", guard="language") == 0
 
 
+def test_what_guards_brakes_spool_and_drift_say_is_read_when_prometheus_asks(metrics: Metrics) -> None:
+    live(
+        metrics,
+        guard_seconds=lambda: {"salad": 1.5},
+        guards_braked=lambda: {"salad": True},
+        would_have_stopped=lambda: {"salad": 3},
+        incidents_open=lambda: 2,
+        spool_dropped=lambda: 4,
+        drift=lambda: {f"series{n}": (1.5, 9.0) for n in range(500)},
+    )
+    assert value(metrics, "guard_seconds_total", guard="salad") == 1.5
+    assert value(metrics, "guard_braked", guard="salad") == 1
+    assert value(metrics, "would_have_stopped_total", guard="salad") == 3
+    assert (value(metrics, "incidents_open"), value(metrics, "spool_dropped_total")) == (2, 4)
+    assert value(metrics, "drift_log_evidence", series="series0") == 1.5
+    assert value(metrics, "drift_log_threshold", series="series63") == 9.0
+    assert value(metrics, "drift_log_threshold", series="series64") is None
+
+
 def test_numbers_that_cannot_be_read_leave_the_rest_of_the_scrape_whole(metrics: Metrics) -> None:
     def broken() -> Any:
         raise RuntimeError("planted")
@@ -195,6 +277,31 @@ def test_names_follow_prometheus_own_rules(metrics: Metrics) -> None:
             assert family.name.endswith("_seconds")
 
 
+def test_in_multiprocess_mode_one_process_answers_for_all(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from prometheus_client import CollectorRegistry
+from checkengine.dashboards.limits import PhysicalLimit
+from checkengine.dashboards.metrics import LiveNumbers, Metrics
+from checkengine.guards.events import SequenceEnded
+metrics = Metrics(CollectorRegistry(), "1")
+metrics.add_live(LiveNumbers(incidents_open=lambda: 7))
+if os.fork() == 0:
+    metrics = Metrics(CollectorRegistry(), "1")
+    metrics.handle(SequenceEnded("a", "stop", 5, 1, 0.1, 0.2, 1.0))
+    os._exit(0)
+os.wait()
+metrics.handle(SequenceEnded("b", "stop", 6, 1, 0.1, 0.2, 1.0))
+sys.stdout.write(metrics.exposition()[0].decode())
+"""
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PATH": ""}
+    text = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    lines = text.stdout.splitlines()
+    assert "checkengine_prompt_tokens_total 11.0" in lines
+    assert 'checkengine_generations_total{outcome="clean"} 2.0' in lines
+    assert "checkengine_incidents_open 7.0" in lines
+
+
 def test_the_documentation_names_every_metric_and_no_other(metrics: Metrics) -> None:
     live(
         metrics,
@@ -202,6 +309,14 @@ def test_the_documentation_names_every_metric_and_no_other(metrics: Metrics) -> 
         recorder_dropped=lambda: 0,
         listeners_dropped=dict,
         guards_active=dict,
+        captures=dict,
+        capture_levels=dict,
+        guard_seconds=dict,
+        guards_braked=dict,
+        would_have_stopped=dict,
+        incidents_open=lambda: 0,
+        spool_dropped=lambda: 0,
+        drift=dict,
     )
     families = text_string_to_metric_families(metrics.exposition("")[0].decode())
     there = {family.name + ("_total" if family.type == "counter" else "") for family in families}

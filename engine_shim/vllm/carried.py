@@ -30,6 +30,8 @@ class StepReading:
 class ToWorkers:
     """From the scheduler: what the workers do before the step that the message starts."""
 
+    step: int = -1
+    """Number of the message; findings and records of the step that it starts bear it too."""
     refill: tuple[int, ...] = ()
     """Blocks that held a stopped sequence's KV and were handed on: overwritten before anything reads them."""
     capture: tuple[Any, ...] = ()

@@ -1,4 +1,4 @@
-"""Raw logits of a vLLM step: where they are, whose rows they are, and their statistics. Nothing here waits for a device.
+"""Raw logits of a vLLM step: where they are, whose they are, and their statistics. Nothing here waits for a device.
 
 Two model runners: V1 leaves the logits in `execute_model_state` between `execute_model` and `sample_tokens`, in front
 of the grammar's mask; V2 computes them inside `sample_tokens`, so there the model's `compute_logits` is watched.

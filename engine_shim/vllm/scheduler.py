@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from checkengine.engine_shim.adapter import Capabilities
 from checkengine.engine_shim.parts import Part
 from checkengine.engine_shim.possible import PossibleActions
-from checkengine.engine_shim.vllm.carried import ToWorkers, attach, reading_of
+from checkengine.engine_shim.vllm.carried import ToWorkers, attach, orders_of, reading_of
 from checkengine.engine_shim.vllm.quarantine import Quarantine, flat
 from checkengine.engine_shim.vllm.stopping import Stop, end_in
 from checkengine.engine_shim.vllm.views import Produced, produced, sequence_start, step_view
@@ -64,7 +64,7 @@ class SchedulerGuards:
         self._applying = Part("stopping requests in vLLM", self._tell_off)
         self._ordering = Part("messages to vLLM's workers", self._tell_off)
         self._listening: dict[int, Part] = {}
-        self._step = -1
+        self._messages = -1
         self._handles = 0
         self._live: dict[str, tuple[float, int]] = {}
         """Requests that guards follow, with when they arrived (monotonic) and their prompt's length."""
@@ -110,7 +110,6 @@ class SchedulerGuards:
         self._closers = []
 
     def _guard(self, scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> None:
-        self._step += 1
         made = produced(scheduler.requests, scheduler_output, model_runner_output)
         if not made.requests:
             return
@@ -118,7 +117,7 @@ class SchedulerGuards:
         for request in made.requests:
             if request.request_id not in self._live:
                 self._begin(request)
-        view = step_view(self._step, made, reading_of(model_runner_output))
+        view = step_view(orders_of(scheduler_output).step, made, reading_of(model_runner_output))
         findings = self.pipeline.observe(view)
         actions = self._possible.of(self.policy.decide(findings, time.time())) if findings else []
         for action in actions:
@@ -160,10 +159,10 @@ class SchedulerGuards:
             logger.warning("checkengine: %d KV blocks of request %s are in quarantine", len(blocks), name)
 
     def _order(self, scheduler_output: Any) -> None:
+        self._messages += 1
         refill = self.quarantine.handed_on(scheduler_output)
-        capture = tuple(order for listener in self.listeners for order in listener.orders())
-        if refill or capture:
-            attach(scheduler_output, ToWorkers(refill, capture))
+        capture = tuple([order for listener in self.listeners for order in listener.orders()])
+        attach(scheduler_output, ToWorkers(self._messages, refill, capture))
 
     def _begin(self, request: Any) -> None:
         self._handles += 1
@@ -188,7 +187,9 @@ class SchedulerGuards:
         self.cpu_seconds += spent
         tokens = scheduler_output.total_num_scheduled_tokens
         rows = len(scheduler_output.num_scheduled_tokens)
-        self.bus.publish(StepMeasured(self._step, rows, tokens, time.perf_counter() - wall, spent, time.time()))
+        self.bus.publish(
+            StepMeasured(orders_of(scheduler_output).step, rows, tokens, time.perf_counter() - wall, spent, time.time())
+        )
 
     def _tell_off(self, name: str, reason: str) -> None:
         self.bus.publish(GuardDisabled(name, reason, time.time()))

@@ -6,7 +6,9 @@ an input series is INFO: users may ask what they like. An output is judged given
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,9 @@ from checkengine.detectors.drift.summary import Summary
 from checkengine.guards.finding import Severity
 from checkengine.guards.settings import DriftSettings
 from checkengine.guards.text import TextFinding
+
+if TYPE_CHECKING:
+    from checkengine.detectors.drift.explain import DriftExplanation
 
 Value = float | str
 PROBABILITIES = (0.5, 0.9)
@@ -56,6 +61,16 @@ class SeriesDriftGuard:
     @property
     def state_bytes(self) -> int:
         return self._reader.state_bytes if self._reader else 0
+
+    @property
+    def log_evidence(self) -> float | None:
+        """Nats for a change since the series began or last gave an alarm; None before its first value."""
+        return None if self._reader is None else float(self._reader.bank.log_evidence[0])
+
+    @property
+    def log_threshold(self) -> float:
+        """Nats at which it gives an alarm."""
+        return math.log(_arl(self._settings))
 
     def _make(self, value: Value, given: bool) -> _Numbers | _Given | _Names:
         seed = sum(self._series.encode("utf-8", "surrogatepass"))
@@ -116,25 +131,35 @@ class DriftGuard:
         return guard.push_many(values, None if t is None else [t] * len(values), inputs)
 
 
+def explain_change(
+    before: Sequence[Mapping[str, Value]], after: Sequence[Mapping[str, Value]], slices: Sequence[str]
+) -> DriftExplanation | None:
+    """Which features and which slices of the traffic moved; None where nothing did, or too little is known. `after`
+    is what came since the alarm: what set it off was chosen by its values."""
+    from checkengine.detectors.drift.explain import explain_drift
+
+    return explain_drift(before, after, slices)
+
+
 def _arl(settings: DriftSettings) -> float:
     return settings.requests_per_false_alarm * settings.series
 
 
 class _Numbers:
     def __init__(self, settings: DriftSettings, seed: int) -> None:
-        self._bank = DriftBank(
+        self.bank = DriftBank(
             1, baseline=settings.baseline, arl=_arl(settings), tolerance=settings.tolerance, seed=seed
         )
         self._summary = Summary()
 
     @property
     def state_bytes(self) -> int:
-        return self._bank.state_bytes + self._summary.state_bytes
+        return self.bank.state_bytes + self._summary.state_bytes
 
     def read(self, values: Sequence[Value], given: Sequence[float] | None) -> list[DriftAlarm]:
         taken = _numbers(values)
         self._summary.add(taken)
-        return self._bank.update(0, taken)
+        return self.bank.update(0, taken)
 
     def describe(self, alarm: DriftAlarm) -> dict[str, float]:
         return _described(self._summary)
@@ -146,7 +171,7 @@ class _Given:
     def __init__(self, settings: DriftSettings, seed: int) -> None:
         learn_from = settings.baseline // 4
         self._bands = Bands(settings.bands, learn_from)
-        self._bank = DriftBank(
+        self.bank = DriftBank(
             1,
             strata=settings.bands,
             baseline=settings.baseline - learn_from,
@@ -158,7 +183,7 @@ class _Given:
 
     @property
     def state_bytes(self) -> int:
-        return self._bank.state_bytes + self._summary.state_bytes + self._bands.edges.nbytes
+        return self.bank.state_bytes + self._summary.state_bytes + self._bands.edges.nbytes
 
     def read(self, values: Sequence[Value], given: Sequence[float] | None) -> list[DriftAlarm]:
         """A value without its input is left out."""
@@ -171,7 +196,7 @@ class _Given:
         self._summary.add(taken)
         if learnt == len(inputs):
             return []
-        alarms = self._bank.update(0, taken[learnt:], self._bands.of(inputs[learnt:]))
+        alarms = self.bank.update(0, taken[learnt:], self._bands.of(inputs[learnt:]))
         return [_later(alarm, learnt) for alarm in alarms]
 
     def describe(self, alarm: DriftAlarm) -> dict[str, float]:
@@ -182,15 +207,15 @@ class _Names:
     """Names get numbers in the order in which they come; those after the eleventh are one category."""
 
     def __init__(self, settings: DriftSettings, seed: int) -> None:
-        self._bank = CategoryBank(1, baseline=settings.baseline, arl=_arl(settings), seed=seed)
+        self.bank = CategoryBank(1, baseline=settings.baseline, arl=_arl(settings), seed=seed)
         self._known: dict[Value, int] = {}
 
     @property
     def state_bytes(self) -> int:
-        return self._bank.state_bytes + sum(8 + len(str(name)) for name in self._known)
+        return self.bank.state_bytes + sum(8 + len(str(name)) for name in self._known)
 
     def read(self, values: Sequence[Value], given: Sequence[float] | None) -> list[DriftAlarm]:
-        return self._bank.update(0, [self._number(value) for value in values])
+        return self.bank.update(0, [self._number(value) for value in values])
 
     def describe(self, alarm: DriftAlarm) -> dict[str, float]:
         return {"category": alarm.bet.category, "categories": len(self._known)}

@@ -17,7 +17,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
-from checkengine.dashboards.web import incident, incidents, overview, sign_in
+from checkengine.dashboards.web import (
+    bundles_page,
+    controls_page,
+    drift_page,
+    history_page,
+    incident,
+    incidents,
+    overview,
+    replicas_page,
+    requests_page,
+    sign_in,
+)
 from checkengine.dashboards.web.access import Access
 from checkengine.dashboards.web.auth import Auth, remote_of
 from checkengine.dashboards.web.bundle_places import BundlePlaces, places
@@ -93,6 +104,8 @@ def routers(parts: Parts) -> list[APIRouter]:
         overview.router(*common),
         incidents.router(*common),
         incident.router(*common, parts.places, parts.pieces_of),
+        bundles_page.router(*common, parts.places),
+        *(page.router(*common) for page in (requests_page, drift_page, replicas_page, controls_page, history_page)),
         plain_router(parts),
     ]
 

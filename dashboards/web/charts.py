@@ -14,15 +14,18 @@ LEFT, BOTTOM, TOP = 46.0, 20.0, 8.0
 
 
 def sparkline(values: Sequence[float | None], words: str) -> Markup:
-    """Bars, one a value, the tallest fills the height; None leaves a gap. `words` is its text alternative."""
+    """Bars, one a value, the tallest fills the height; None leaves a gap. `words` is its text alternative. Empty where
+    there is nothing to draw."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     top = max(known, default=0.0)
+    if top <= 0:
+        return Markup("")
     step = WIDTH / max(1, len(values))
     bars = []
     for place, value in enumerate(values):
         if value is None or not math.isfinite(value) or value < 0:
             continue
-        height = max(1.0, value / top * (HEIGHT - 2)) if top > 0 and value > 0 else 1.0
+        height = max(1.0, value / top * (HEIGHT - 2))
         kind = "" if value > 0 else ' class="zero"'
         width = max(1.0, step - 1)
         bars.append(
@@ -37,6 +40,8 @@ def sparkline(values: Sequence[float | None], words: str) -> Markup:
 def ratio_line(values: Sequence[float | None], objective: float, words: str) -> Markup:
     """A share over time against its objective: the line is the share, the rule is the objective."""
     known = [value for value in values if value is not None]
+    if not known:
+        return Markup("")
     low = min([*known, objective])
     low -= max((1 - low) * 0.2, 1e-6)
     scale = (HEIGHT - 4) / (1 - low)

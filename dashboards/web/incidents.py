@@ -25,6 +25,8 @@ from checkengine.replay.catalog.people import SavedViewRow, UserRow
 
 ROWS = 50
 MOST_VIEWS = 50
+RARE = {"device", "driver", "kernel", "prefix", "severity", "assignee"}
+"""Filters that are folded away until one is used."""
 
 
 def router(pages: Pages, access: Access, catalog: Catalog, clock: Callable[[], float]) -> APIRouter:
@@ -44,6 +46,7 @@ def router(pages: Pages, access: Access, catalog: Catalog, clock: Callable[[], f
                 "next": str(page.next) if page.next is not None else None,
                 "first": chosen.after is None,
                 "chosen": dict(chosen.values),
+                "more_filters": bool(chosen.values.keys() & RARE),
                 "views": saved_views(session, person),
                 **menus(session),
             }

@@ -120,7 +120,7 @@ def capture_tile(session: Session, now: float) -> Tile:
     value = words.share(kept / total) if total else "–"
     coverage = queries.audit_coverage(session)
     judged = sum(number(row.data, "judged") for row in coverage)
-    note = f"{words.count(judged, 'step', 'steps')} audited by chance" if coverage else "no incident, no bundle"
+    note = f"{words.count(judged, 'healthy-looking step')} audited" if coverage else "no step was audited"
     return Tile("Incidents with a bundle, 24 h", value, note, Markup(""))
 
 

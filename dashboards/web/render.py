@@ -35,6 +35,7 @@ def templates() -> Environment:
         "size": words.size,
         "count": words.count,
         "share": words.share,
+        "power": words.power,
     }
     environment.globals |= {"query": query}
     return environment

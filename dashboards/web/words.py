@@ -91,3 +91,8 @@ def share(ratio: float | None) -> str:
         return "–"
     digits = 2 if ratio < 0.999 or ratio >= 1 else min(4, 1 + int(-math.log10(1 - ratio)))
     return f"{math.floor(ratio * 100 * 10**digits) / 10**digits:.{digits}f} %" if ratio < 1 else "100 %"
+
+
+def power(nats: float) -> str:
+    """An e-value by its logarithm: "1e7.3"."""
+    return f"1e{nats / math.log(10):.1f}"

@@ -1,0 +1,208 @@
+"""The black box inside a vLLM worker: records every step, and captures when the scheduler says so.
+
+A `WorkerListener` of the observing worker. Captures are cloned between two steps, from memory as the last recorded step
+left it: what steps in flight wrote since is taken back by the undo ring.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from checkengine.engine_shim.adapter import Capabilities
+from checkengine.engine_shim.background import BackgroundWorker
+from checkengine.engine_shim.capture_counts import CaptureCounts
+from checkengine.engine_shim.cloning import Budget, take_capture
+from checkengine.engine_shim.vllm.carried import StepReading, orders_of
+from checkengine.engine_shim.vllm.cpu_cache import packed_cache
+from checkengine.engine_shim.vllm.environment import environment_of
+from checkengine.engine_shim.vllm.generator import pack_states
+from checkengine.engine_shim.vllm.kv_cache import KVMemoryError
+from checkengine.engine_shim.vllm.recorder import StepRecorder
+from checkengine.guards.action import Action
+from checkengine.guards.finding import Finding
+from checkengine.replay.capture import Capture
+from checkengine.replay.fault_limit import FaultLimit
+from checkengine.replay.memory import MemoryImage, UndoEntry
+from checkengine.replay.record import StepRecord
+from checkengine.replay.settings import CaptureSettings, RecorderSettings
+
+logger = logging.getLogger("checkengine.vllm")
+
+NULL_BLOCK = 0
+"""Where vLLM's block tables end: a kernel that reads past a table finds it."""
+WAITING = 2
+"""Captures that wait for the disk; each holds KV pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOrder:
+    """From the scheduler, in `ToWorkers.capture`."""
+
+    incident: str
+    findings: tuple[Finding, ...]
+    """Of one sequence; its request id is their `sequence`."""
+
+
+class VllmMemoryAdapter:
+    """An EngineAdapter that reads: memory and tokens as of the last recorded step."""
+
+    capabilities = Capabilities(stop=False, snapshot=True)
+
+    def __init__(self, recorder: StepRecorder, environment: Mapping[str, Any]) -> None:
+        self._recorder = recorder
+        self._environment = environment
+        self.first_step = 0
+        """Of the capture that is being taken: generator states from there on are told."""
+
+    def apply(self, action: Action) -> None:
+        raise NotImplementedError("the scheduler stops sequences, not the worker")
+
+    def environment(self) -> Mapping[str, Any]:
+        states = self._recorder.generators.since(self.first_step)
+        return {**self._environment, "generator": pack_states(states)} if states else dict(self._environment)
+
+    def tokens(self, sequence: str) -> tuple[Sequence[int], Sequence[int]]:
+        return self._recorder.ledger.tokens(sequence)
+
+    def snapshot(self, blocks: NDArray[np.int32]) -> MemoryImage:
+        cache, undo = self._recorder.cache, self._recorder.undo
+        if cache is None:
+            raise KVMemoryError("the KV memory of this engine cannot be read")
+        image = cache.image(np.union1d(blocks, [NULL_BLOCK]).astype(np.int32) if len(blocks) else blocks)
+        late = self._recorder.last_recorded + 1
+        if late <= self._recorder.ledger.last_step:
+            if undo is None or undo.first_step > late:
+                raise KVMemoryError("a step in flight wrote into memory, and no undo ring tells what was there")
+            image.take_back(undo.entries(late, image.blocks, image.block_size))
+        return image
+
+    def undo_entries(self, since_step: int, blocks: NDArray[np.int32] | None = None) -> Sequence[UndoEntry]:
+        if self._recorder.undo is None:
+            return ()
+        size = self._recorder.ledger.block_size
+        found = self._recorder.undo.entries(since_step, blocks, size)
+        return [entry for entry in found if entry.step <= self._recorder.last_recorded]
+
+
+class BlackBox:
+    """`write` puts a capture on disk (BundleWriter.write); it runs on a thread of its own."""
+
+    def __init__(
+        self,
+        write: Callable[[Capture], bool | None],
+        recording: RecorderSettings | None = None,
+        capturing: CaptureSettings | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        counts: CaptureCounts | None = None,
+    ) -> None:
+        """`configuration` joins the environment: settings of ours that a replay runs with again (`{"guards": …}`)."""
+        self._write = write
+        self._recording = recording or RecorderSettings()
+        self._capturing = capturing or CaptureSettings()
+        self._configuration = dict(configuration or {})
+        self.counts = counts or CaptureCounts()
+        self._limit = FaultLimit(self._capturing.per_fault, 3600 * self._capturing.per_fault_hours)
+        self._budget = Budget(self._capturing.level, self._capturing.kv_bytes)
+        self.recorder: StepRecorder | None = None
+        self._adapter: VllmMemoryAdapter | None = None
+        self._waiting = 0
+        self._writer: BackgroundWorker[Capture] = BackgroundWorker(
+            self._put_on_disk, name="vllm-capture", waiting=WAITING
+        )
+
+    def before_step(self, worker: Any, scheduler_output: Any) -> None:
+        if self.recorder is None:
+            self._begin(worker)
+        assert self.recorder is not None
+        self.recorder.ran()  # Where the step before failed, or had no logits.
+        orders = orders_of(scheduler_output)
+        for order in orders.capture:
+            if isinstance(order, CaptureOrder):
+                self.capture(order)
+        self.recorder.before_step(scheduler_output, overwritten=bool(orders.refill))
+
+    def raw_logits(self, worker: Any, logits: torch.Tensor) -> None:
+        """The forward pass is over."""
+        if self.recorder is not None:
+            self.recorder.ran()
+
+    def after_step(self, worker: Any, output: Any, reading: StepReading | None) -> None:
+        if self.recorder is not None and len(output.req_ids):
+            self.outcome(output, None if reading is None else fingerprints_of(reading, output.req_ids))
+
+    def outcome(self, output: Any, fingerprints: NDArray[np.uint64] | None) -> StepRecord | None:
+        assert self.recorder is not None
+        return self.recorder.after_step(output.req_ids, output.sampled_token_ids, fingerprints)
+
+    def capture(self, order: CaptureOrder) -> bool:
+        """On the worker's thread, between steps. Whether a capture was handed to the writer."""
+        assert self.recorder is not None
+        assert self._adapter is not None
+        if not self._capturing.enabled or self._writer.full:
+            self.counts.add("dropped")
+            return False
+        if not self._limit.admit(order.findings[0], "vllm", time.time()):
+            self.counts.add("duplicate")
+            return False
+        try:
+            with self.recorder.memory:
+                taken = self._take(order)
+        except Exception:
+            self.counts.add("failed")
+            logger.exception("the capture of incident %s failed; serving goes on", order.incident)
+            return False
+        return self._writer.put(taken)
+
+    def close(self, timeout: float = 30.0) -> bool:
+        """Write what waits; False where it took too long."""
+        return self._writer.close(timeout)
+
+    def _begin(self, worker: Any) -> None:
+        config = worker.vllm_config
+        try:
+            cache = packed_cache(worker.model_runner)
+        except KVMemoryError as error:
+            logger.warning("steps are recorded without KV pages, so they cannot be replayed: %s", error)
+            cache = None
+        self.recorder = StepRecorder(int(config.cache_config.block_size), cache, self._recording)
+        self._adapter = VllmMemoryAdapter(self.recorder, environment_of(config))
+
+    def _take(self, order: CaptureOrder) -> Capture:
+        assert self.recorder is not None
+        assert self._adapter is not None
+        names = {finding.sequence for finding in order.findings}
+        last = max(0, self.recorder.last_recorded)
+        first = max(0, min(last, order.findings[0].step) - self._capturing.window_steps + 1)
+        window = self.recorder.recorder.window(first)
+        handles = [handle for handle, start in window.starts.items() if start.name in names]
+        self._adapter.first_step = first
+        return take_capture(
+            self._adapter,
+            self.recorder.recorder,
+            handles,
+            first_step=first,
+            findings=order.findings,
+            incident=order.incident,
+            configuration=self._configuration,
+            budget=self._budget if self.recorder.cache is not None else Budget("L0"),
+        )
+
+    def _put_on_disk(self, capture: Capture) -> None:
+        if self._write(capture) is False:
+            self.counts.add("failed")
+
+
+def fingerprints_of(reading: StepReading, rows: Sequence[str]) -> NDArray[np.uint64] | None:
+    """Aligned with the worker's rows; None where they were not measured or rows verify drafts."""
+    prints = reading.stats.fingerprint
+    if prints is None or tuple(rows) != reading.requests or len(prints) != len(rows):
+        return None
+    return prints

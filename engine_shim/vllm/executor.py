@@ -1,0 +1,151 @@
+"""vLLM as replay's executor: recorded steps on vLLM's own worker, its own kernels, and memory of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from checkengine.detectors.logits import row_stats
+from checkengine.engine_shim.vllm.cpu_cache import cache_layers, cache_writer
+from checkengine.engine_shim.vllm.environment import ground
+from checkengine.engine_shim.vllm.generator import unpack_states
+from checkengine.engine_shim.vllm.kv_cache import PackedCache
+from checkengine.engine_shim.vllm.layer_hashes import LayerHashes
+from checkengine.engine_shim.vllm.ledger import KERNEL
+from checkengine.engine_shim.vllm.lone_worker import lone_worker
+from checkengine.engine_shim.vllm.sampling import parameters_from
+from checkengine.engine_shim.vllm.step_messages import StepMessages, compact, rows_of
+from checkengine.replay.executor import CannotReplayError, ReplayError, ReplayStep, StepOutput
+from checkengine.replay.memory import MemoryImage
+
+Ints = NDArray[np.int32]
+NULL_BLOCK = 0
+"""vLLM's block tables end in it."""
+
+
+class VllmMemory:
+    """KV memory of some blocks: the null block first, then the others in the order of their numbers."""
+
+    def __init__(self, cache: PackedCache, blocks: Ints) -> None:
+        self.cache = cache
+        self.blocks = blocks
+        self.locate = compact(blocks)
+
+    def slots(self, slots: Ints) -> Ints:
+        size = self.cache.shape.block_size
+        return (self.locate(slots // size) * size + slots % size).astype(np.int32)
+
+
+class VllmExecutor:
+    """Kernel: `vllm`, whatever the installed version runs. There is no other to trust, so it is its own reference;
+    the embedded engine judges the same bundle with one (`checkengine replay BUNDLE --executor embedded`)."""
+
+    name = "vllm"
+    granularity = "attention and hidden state per layer (eager mode); logits only where layers are compiled"
+    kernels: tuple[str, ...] = (KERNEL,)
+    reference = KERNEL
+    row_independent = True
+
+    def __init__(self) -> None:
+        self._worker: Any = None
+
+    def load(self, environment: Mapping[str, Any]) -> None:
+        """Starts vLLM in this process (some ten seconds). Raises CannotReplayError, WeightsChangedError."""
+        self._states = unpack_states(environment["generator"]) if environment.get("generator") else {}
+        self._worker = lone_worker(environment)
+        self._runner = self._worker.model_runner
+        self._layers = cache_layers(self._runner)
+        held = [layer.kv_cache for layer in self._layers.values()]
+        self._cache = PackedCache(held, cache_writer(next(iter(self._layers.values()))))
+        self._messages = StepMessages(self._worker)
+        self._logits: list[torch.Tensor] = []
+        self._watch()
+
+    def changed(self, environment: Mapping[str, Any]) -> list[str]:
+        here = {**ground(), "threads": torch.get_num_threads()}
+        return [
+            f"{key} was {environment.get(key, 'not recorded')}, is {value}"
+            for key, value in here.items()
+            if environment.get(key) != value
+        ]
+
+    def memory(self, image: MemoryImage) -> VllmMemory:
+        """ReplayError where the image has another shape than this model's memory."""
+        shape = self._cache.shape
+        wanted = (len(self._layers), shape.block_size, shape.heads, shape.dim)
+        tensors = [image.tensors.get(f"full.{part}") for part in ("key", "value")]
+        if any(
+            tensor is None or tuple(tensor.shape[1:]) != wanted or tensor.dtype != shape.dtype for tensor in tensors
+        ):
+            raise ReplayError(f"the record's KV pages are not of this model: its layers hold {wanted} of {shape.dtype}")
+        blocks = np.union1d(image.blocks, [NULL_BLOCK]).astype(np.int32)
+        layers = [
+            torch.zeros((len(blocks), shape.heads, shape.block_size, 2 * shape.dim), dtype=shape.dtype)
+            for _ in self._layers
+        ]
+        memory = VllmMemory(self._cache.like(layers), blocks)
+        slots = (image.blocks[:, None] * shape.block_size + np.arange(shape.block_size)).astype(np.int32).ravel()
+        self.restore(memory, slots, {name: by_slot(tensor) for name, tensor in image.tensors.items()})
+        return memory
+
+    def copy(self, memory: VllmMemory) -> VllmMemory:
+        return VllmMemory(self._cache.like([layer.clone() for layer in memory.cache.layers]), memory.blocks)
+
+    def write_slots(self, memory: VllmMemory, slots: Ints, pattern: float, layers: Sequence[int] | None = None) -> None:
+        memory.cache.fill_slots(memory.slots(slots), pattern, layers)
+
+    def restore(self, memory: VllmMemory, slots: Ints, tensors: Mapping[str, torch.Tensor]) -> None:
+        memory.cache.write_slots(memory.slots(slots), tensors)
+
+    def run(
+        self, step: ReplayStep, memory: VllmMemory, *, kernel: str | None = None, hashes: bool = False
+    ) -> StepOutput:
+        if (kernel or step.record.kernel) not in self.kernels:
+            raise CannotReplayError(
+                f"no kernel named {kernel or step.record.kernel!r} in vLLM's executor; it has {KERNEL}"
+            )
+        rows = rows_of(step, memory.locate)
+        for layer, cache in zip(self._layers.values(), memory.cache.layers, strict=True):
+            layer.kv_cache = cache
+        if (state := self._states.get(step.record.step)) is not None:
+            torch.random.set_rng_state(torch.from_numpy(state.copy()))
+        self._logits.clear()
+        ops = LayerHashes(self._runner.model, step.record.query_lengths) if hashes else None
+        try:
+            self._worker.execute_model(self._messages.message(rows, parameters_from))
+            output = self._worker.sample_tokens(None)
+        finally:
+            if ops is not None:
+                ops.remove()
+        ready = output.get_output() if hasattr(output, "get_output") else output
+        self._worker.execute_model(self._messages.finished(rows))
+        if list(ready.req_ids) != [row.name for row in rows]:
+            raise ReplayError("vLLM ran the rows in another order than recorded")
+        return self._outcome(step, ready.sampled_token_ids, ops)
+
+    def _outcome(self, step: ReplayStep, sampled: Sequence[Sequence[int]], ops: LayerHashes | None) -> StepOutput:
+        samples = step.record.samples
+        tokens = [ids[-1] for ids, chosen in zip(sampled, samples.tolist(), strict=True) if chosen]
+        logits = self._logits[0][torch.from_numpy(samples)]
+        return StepOutput(row_stats(logits, "full"), np.array(tokens, np.int32), ops.entries if ops else [])
+
+    def _watch(self) -> None:
+        """Raw logits are what the model computes, before anything of the sampler's."""
+        model = self._runner.model
+        compute = model.compute_logits
+
+        def observed(*arguments: Any, **named: Any) -> Any:
+            logits = compute(*arguments, **named)
+            self._logits.append(logits.detach().clone())
+            return logits
+
+        model.compute_logits = observed
+
+
+def by_slot(tensor: torch.Tensor) -> torch.Tensor:
+    """(blocks, layers, block_size, heads, dim) as (slots, layers, heads, dim)."""
+    return tensor.transpose(1, 2).reshape(-1, tensor.shape[1], *tensor.shape[3:])

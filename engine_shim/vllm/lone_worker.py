@@ -1,0 +1,77 @@
+"""A vLLM worker by itself: loaded as an engine loads it, driven by messages of ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from checkengine.engine_shim.models import ModelError, model_directory
+from checkengine.engine_shim.vllm.environment import engine_arguments, files_digest
+from checkengine.engine_shim.vllm.numba_first import let_vllm_scan_llvmlite
+from checkengine.replay.executor import CannotReplayError, WeightsChangedError
+
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+OURS = "CHECKENGINE_VLLM"
+"""Switches our plugin on in engines that serve; a replay's worker is plain."""
+
+_loaded: dict[str, tuple[Any, Any]] = {}
+"""One engine a process: vLLM's distributed state is global."""
+
+
+def lone_worker(environment: Mapping[str, Any]) -> Any:
+    """vLLM's worker object. CannotReplayError where it cannot be made here."""
+    directory = directory_of(str(environment.get("model", "")))
+    refuse_other_weights(environment, directory)
+    arguments = engine_arguments(environment, directory)
+    key = repr(sorted(arguments.items()))
+    if key not in _loaded:
+        if _loaded:
+            raise CannotReplayError(
+                "this process holds another vLLM engine already: replay this bundle in its own process"
+            )
+        _loaded[key] = start(arguments, environment)
+    return _loaded[key][1]
+
+
+def start(arguments: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[Any, Any]:
+    os.environ.pop(OURS, None)
+    os.environ.update({name: value for name, value in ONE_PROCESS.items() if name not in os.environ})
+    os.environ.update({str(name): str(value) for name, value in dict(environment.get("variables", {})).items()})
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if threads := environment.get("threads"):
+        os.environ.setdefault("OMP_NUM_THREADS", str(int(threads)))
+    let_vllm_scan_llvmlite()
+    try:
+        from vllm import LLM
+    except ImportError as error:
+        raise CannotReplayError(f"the record comes from vLLM, which is not installed here: {error}") from None
+    try:
+        engine = LLM(**arguments)
+        return engine, engine.llm_engine.model_executor.driver_worker.worker
+    except Exception as error:
+        raise CannotReplayError(
+            f"vLLM cannot be started as it was recorded: {type(error).__name__}: {error}"
+        ) from error
+
+
+def directory_of(model: str) -> str:
+    """A fetched model's folder, a path, or the name as it is for vLLM to resolve."""
+    try:
+        return str(model_directory(model))
+    except ModelError:
+        if "/" in model and not model.startswith(("/", ".")):
+            return model
+        raise CannotReplayError(f"the record's model {model!r} is not on this machine") from None
+
+
+def refuse_other_weights(environment: Mapping[str, Any], directory: str) -> None:
+    recorded = environment.get("weights_digest")
+    if recorded is None:
+        return
+    found = files_digest(directory)
+    if found != recorded:
+        raise WeightsChangedError(
+            f"weights changed: the record was made with files of digest {str(recorded)[:12]}…, here they have "
+            f"{str(found)[:12]}…"
+        )

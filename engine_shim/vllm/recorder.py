@@ -1,0 +1,141 @@
+"""The black box's recording half: a worker calls it around every step, and it never raises.
+
+Contract with a worker class (threads: `before_step` and `ran` on the thread that runs the model, `after_step` on
+whichever learns the outcome, in the order of the steps):
+
+    recorder.before_step(scheduler_output)                 # before execute_model
+    try: super().execute_model(scheduler_output)
+    finally: recorder.ran()
+    record = recorder.after_step(output.req_ids, output.sampled_token_ids, fingerprints)   # once they are known
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from checkengine.engine_shim.vllm.generator import GeneratorRing
+from checkengine.engine_shim.vllm.kv_cache import PackedCache
+from checkengine.engine_shim.vllm.ledger import Ledger, Scheduled
+from checkengine.replay.record import Ints, StepRecord
+from checkengine.replay.recorder import Recorder
+from checkengine.replay.settings import RecorderSettings
+from checkengine.replay.undo import UndoRing
+
+logger = logging.getLogger("checkengine.vllm")
+
+MOST_WAITING = 64
+"""Steps whose outcome is not known yet; vLLM has two."""
+
+
+class StepRecorder:
+    """`cache`: None where the KV memory cannot be read; steps are recorded then without it."""
+
+    def __init__(
+        self,
+        block_size: int,
+        cache: PackedCache | None = None,
+        settings: RecorderSettings | None = None,
+        generator_state: Callable[[], torch.Tensor] = torch.random.get_rng_state,
+    ) -> None:
+        chosen = settings or RecorderSettings()
+        self.off = ""
+        """Why nothing is recorded any more; empty while it is."""
+        self.dropped = 0
+        """Steps that could not be recorded."""
+        self.recorder = Recorder(chosen.steps, chosen.bytes, chosen.checkpoint_every)
+        self.undo = UndoRing(chosen.undo_steps, chosen.undo_bytes) if cache is not None and chosen.undo_steps else None
+        self.generators = GeneratorRing(chosen.steps)
+        self.cache = cache
+        self.memory = threading.Lock()
+        """Held while a step runs, and while memory is copied."""
+        self.ledger = Ledger(block_size)
+        self._generator_state = generator_state
+        self._waiting: deque[Scheduled] = deque()
+        self._running = False
+
+    @property
+    def last_recorded(self) -> int:
+        """The newest step with an outcome; -1 where there is none."""
+        return self.ledger.last_step - len(self._waiting)
+
+    def before_step(self, message: Any, *, overwritten: bool = False) -> None:
+        """`message`: vLLM's SchedulerOutput, before the worker acts on it. `overwritten`: memory was written behind our
+        back since the step before."""
+        if self.off:
+            return
+        self.memory.acquire()
+        self._running = True
+        try:
+            self._before(message, overwritten)
+        except Exception as error:
+            self._switch_off(error)
+
+    def ran(self) -> None:
+        """The model has run; memory is at rest until the next step."""
+        if self._running:
+            self._running = False
+            self.memory.release()
+
+    def after_step(
+        self, rows: list[str], sampled: Sequence[Sequence[int]], fingerprints: NDArray[np.uint64] | None = None
+    ) -> StepRecord | None:
+        """The outcome of the oldest step that waits for one, all aligned with the worker's rows; an empty entry of
+        `sampled` where a row yields no token. None where nothing could be recorded."""
+        if self.off or not self._waiting:
+            return None
+        scheduled = self._waiting.popleft()
+        try:
+            record = self.ledger.record(scheduled, rows, sampled)
+            if fingerprints is not None and len(fingerprints) == len(record.samples):
+                chosen = fingerprints if len(record.sampled) == len(fingerprints) else fingerprints[record.samples]
+                record.fingerprints = chosen.astype(np.uint64, copy=False)
+        except Exception as error:
+            self._switch_off(error)
+            return None
+        self.recorder.begin(record)
+        self.recorder.finish(record.step, record.fingerprints, record.sampled)
+        return record
+
+    def lost_step(self) -> None:
+        """The oldest step that waits has no outcome: it failed."""
+        if self._waiting:
+            self._waiting.popleft()
+            self.dropped += 1
+
+    def before_write(self, slots: Ints) -> None:
+        """Something else than a step is about to write these slots (a quarantine's refill)."""
+        if self.undo is not None and self.cache is not None and not self.off:
+            self.undo.save(self.ledger.last_step + 1, slots, self.cache.read_slots(slots))
+
+    def _before(self, message: Any, overwritten: bool) -> None:
+        scheduled = self.ledger.schedule(message)
+        if self.undo is not None and (overwritten or changes_memory(message)):
+            self.undo.clear(self.ledger.last_step + 1)
+        if scheduled is None:
+            return
+        if self.undo is not None and self.cache is not None:
+            self.undo.save(scheduled.step, scheduled.slots, self.cache.read_slots(scheduled.slots))
+        if scheduled.random:
+            self.generators.note(scheduled.step, self._generator_state())
+        self._waiting.append(scheduled)
+        if len(self._waiting) > MOST_WAITING:
+            raise RuntimeError("steps run, and nobody tells their outcome")
+
+    def _switch_off(self, error: Exception) -> None:
+        """The books are wrong from here on: vLLM's messages tell changes only."""
+        self.off = f"{type(error).__name__}: {error}"
+        self.dropped += 1
+        logger.warning("vLLM's steps are not recorded any more (serving goes on): %s", self.off)
+
+
+def changes_memory(message: Any) -> bool:
+    """Beside the slots of the step: blocks zeroed or copied."""
+    return bool(getattr(message, "new_block_ids_to_zero", None) or getattr(message, "kv_cache_block_copies", None))

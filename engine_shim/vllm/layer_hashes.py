@@ -1,4 +1,4 @@
-"""Hashes of each row's output of each layer's attention, and of the hidden state behind the layer, while a step runs."""
+"""A hash of each row's output of each layer's attention, and of the hidden state behind it, while a step runs."""
 
 from __future__ import annotations
 

@@ -34,9 +34,8 @@ TELLS_NOTHING = frozenset(
         "truncate_prompt_tokens",
     ]
 )
-"""Fields that decide neither logits nor the token that a worker draws from them: the front end's and the scheduler's."""
+"""The front end's and the scheduler's fields: they decide neither logits nor the token that a worker draws."""
 STOPS = "_all_stop_token_ids"
-NO_SEED = "seed"
 
 
 def sampling_of(parameters: Any) -> dict[str, Any]:

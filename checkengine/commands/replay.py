@@ -34,6 +34,9 @@ def replay(
     results: Path = typer.Option(Path("checkengine-results"), help="Where --fan-out local keeps a result a bundle."),
     image: str = typer.Option("checkengine", help="Container image, with --fan-out kubernetes."),
     kernel: str | None = typer.Option(None, help="Replay with this kernel instead of the recorded one; no verdict."),
+    executor: str | None = typer.Option(
+        None, help="Replay with this executor: the record's engine, or embedded for a bundle from vLLM (float64 too)."
+    ),
     confidential: str = typer.Option("default", help="Identifiers in the report: none, default (hashes) or full."),
     repeats: int = typer.Option(
         20, min=0, help="Runs of a convicting step, in up to three fresh processes; 0: none but the two in this one."
@@ -64,7 +67,7 @@ def replay(
                 from checkengine.replay.matrix import SSH
 
                 return matrix_of(path, matrix, matrix_command or SSH, as_json)
-            return examine(path, kernel, as_json, report, names, repeats=repeats, bits=bits)
+            return examine(path, kernel, as_json, report, names, repeats=repeats, bits=bits, executor=executor)
 
         code = guarded(run)
     raise typer.Exit(code)
@@ -126,9 +129,10 @@ def examine(
     *,
     repeats: int = 0,
     bits: bool = False,
+    executor: str | None = None,
 ) -> int:
     """Investigate, keep and tell; returns the exit code of the verdict."""
-    found = investigate_bundle(bundle, kernel=kernel, quiet=as_json, repeats=repeats)
+    found = investigate_bundle(bundle, kernel=kernel, quiet=as_json, repeats=repeats, executor=executor)
     keep_result(found, bundle)
     if report is not None:
         write_report(found, report, bundle, confidential)
@@ -162,11 +166,14 @@ def investigate_bundle(
     quiet: bool = False,
     repeats: int = 0,
     progress: Progress | None = None,
+    executor: str | None = None,
 ) -> Investigation:
     """Everything that one bundle can tell. BundleError for a damaged one, CannotReplayError where nothing can run.
 
-    `repeats`: runs in fresh processes before a conviction; `progress` is told instead of a bar on the terminal.
+    `repeats`: runs in fresh processes before a conviction; `progress` is told instead of a bar on the terminal;
+    `executor`: another one than the record's engine.
     """
+    from checkengine.executors import for_executor
     from checkengine.guards.errors import UserError
     from checkengine.replay.bundle import BundleReader
     from checkengine.replay.bundle.calls import holds_call
@@ -178,7 +185,8 @@ def investigate_bundle(
         return investigate_call(reader, bundle=str(path))
     capture = reader.capture()
     try:
-        return investigate_capture(capture, str(path), kernel=kernel, quiet=quiet, repeats=repeats, progress=progress)
+        told = for_executor(capture, executor)
+        return investigate_capture(told, str(path), kernel=kernel, quiet=quiet, repeats=repeats, progress=progress)
     except UserError as error:
         # Whatever it is (a model that is not here), git bisect must not take it for a verdict.
         raise CannotReplayError(str(error)) from error

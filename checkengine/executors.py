@@ -1,0 +1,18 @@
+"""Which executor replays a capture: the recorded engine's own, or another one that can read it."""
+
+from __future__ import annotations
+
+from checkengine.replay.capture import Capture
+from checkengine.replay.executor import CannotReplayError
+
+
+def for_executor(capture: Capture, name: str | None) -> Capture:
+    """The capture as the executor of this name reads it. CannotReplayError where it cannot."""
+    engine = str(capture.environment.get("engine", ""))
+    if name is None or name == engine:
+        return capture
+    if (engine, name) == ("vllm", "embedded"):
+        from checkengine.engine_shim.vllm.as_embedded import as_embedded
+
+        return as_embedded(capture)
+    raise CannotReplayError(f"a record of engine {engine!r} cannot be replayed by executor {name!r}")

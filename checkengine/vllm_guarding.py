@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 import numpy as np
+from prometheus_client import CollectorRegistry
 
+from checkengine import __version__
 from checkengine.assemble import replica_name
-from checkengine.config import load_settings
+from checkengine.config import Settings, load_settings
+from checkengine.dashboards.metric_pages import MetricsPage
+from checkengine.dashboards.metrics import MULTIPROCESS, Metrics
 from checkengine.detectors import Vocabulary
+from checkengine.engine_shim.bundles import BundleWriter
+from checkengine.engine_shim.vllm.black_box import BlackBox
+from checkengine.engine_shim.vllm.capture_orders import CaptureOrders
 from checkengine.engine_shim.vllm.quarantine import Quarantine
 from checkengine.engine_shim.vllm.scheduler import SchedulerGuards
 from checkengine.engine_shim.vllm.worker import Observer
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
 from checkengine.storage import open_spool
+from checkengine.vllm_plugin import PAGES
 
 logger = logging.getLogger("vllm.checkengine")
 
 
 def build_observer(worker: Any) -> Observer:
     settings = load_settings()
-    return Observer(None if settings.logits.level == "auto" else settings.logits.level)
+    listeners = [black_box(settings)] if settings.recorder.enabled else []
+    return Observer(None if settings.logits.level == "auto" else settings.logits.level, listeners)
+
+
+def black_box(settings: Settings) -> BlackBox:
+    """Of one worker. Bundles that it writes are told in a spool of its own; the incident is the engine core's."""
+    bus = EventBus()
+    open_spool(settings, bus, replica_name())
+    writer = BundleWriter(settings.capture, bus, IncidentBook())
+    guards = {"guards": settings.guards.model_dump(mode="json")}
+    return BlackBox(writer.write, settings.recorder, settings.capture, guards, writer.counts)
 
 
 def build_guards_of(scheduler: Any) -> SchedulerGuards:
@@ -40,8 +59,20 @@ def build_guards_of(scheduler: Any) -> SchedulerGuards:
         kernel=kernel_of(config),
         quarantined_fraction=lambda: quarantine.fraction,
     )
-    spool = open_spool(settings, bus, replica_name())
-    return SchedulerGuards(pipeline, policy, bus, quarantine, closers=[bus, *([spool] if spool else [])])
+    closers = [bus, open_spool(settings, bus, replica_name()), counted(bus)]
+    captures = [CaptureOrders(policy.incident_of)] if settings.recorder.enabled and settings.capture.enabled else []
+    present = [part for part in closers if part is not None]
+    return SchedulerGuards(pipeline, policy, bus, quarantine, captures, present)
+
+
+def counted(bus: EventBus) -> MetricsPage | None:
+    """Counts events for vLLM's `/metrics`, which another process serves. Where vLLM runs several API servers it sets
+    prometheus-client's multiprocess mode, and values reach all of them without us."""
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, __version__)
+    bus.subscribe(metrics.handle, name="metrics")
+    folder = os.environ.get(PAGES)
+    return MetricsPage(registry, folder) if folder and MULTIPROCESS not in os.environ else None
 
 
 def vocabulary_of(config: Any) -> Vocabulary:

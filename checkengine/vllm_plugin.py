@@ -12,6 +12,8 @@ import os
 from typing import Any
 
 VARIABLE = "CHECKENGINE_VLLM"
+PAGES = "CHECKENGINE_VLLM_PAGES"
+"""Set by us: the folder through which engine cores' metrics reach the process that serves `/metrics`."""
 KEY = "checkengine"
 """Of vLLM's `--additional-config`: true, false, or the path of a checkengine.toml."""
 WORKER = "checkengine.vllm_classes.GuardedWorker"
@@ -24,6 +26,9 @@ logger = logging.getLogger("vllm.checkengine")
 def register() -> None:
     """May be called any number of times; never raises."""
     try:
+        from checkengine.engine_shim.vllm.numba_first import let_vllm_scan_llvmlite
+
+        let_vllm_scan_llvmlite()
         from vllm.engine.arg_utils import EngineArgs
 
         if not hasattr(EngineArgs.create_engine_config, "checkengine"):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
+import tempfile
+from functools import cache
 from typing import Any
 
+from prometheus_client import REGISTRY
+
 from checkengine.config import FILE_VARIABLE, load_settings
+from checkengine.dashboards.metric_pages import PagesCollector
+from checkengine.dashboards.metrics import MULTIPROCESS
 from checkengine.engine_shim.vllm.versions import hooks, installed_version, missing, tell
-from checkengine.vllm_plugin import ASYNC_SCHEDULER, KEY, SCHEDULER, WORKER
+from checkengine.vllm_plugin import ASYNC_SCHEDULER, KEY, PAGES, SCHEDULER, WORKER
 
 logger = logging.getLogger("vllm.checkengine")
 
@@ -28,9 +36,24 @@ def put_guards(config: Any) -> None:
     # Made here once, so that what fails does so where nothing has been changed yet.
     for name in (WORKER, scheduler):
         getattr(classes, name.rpartition(".")[2])
+    share_metrics()
     config.parallel_config.worker_cls = WORKER
     config.scheduler_config.scheduler_cls = scheduler
     logger.info("checkengine: guards are on (%s, %s)", WORKER, scheduler)
+
+
+def share_metrics() -> None:
+    """In the process that serves `/metrics`; nothing to do where several share prometheus-client's own folder."""
+    if MULTIPROCESS not in os.environ:
+        if PAGES not in os.environ:
+            os.environ[PAGES] = tempfile.mkdtemp(prefix="checkengine-metrics-")
+            atexit.register(shutil.rmtree, os.environ[PAGES], ignore_errors=True)
+        tell_metrics(os.environ[PAGES])
+
+
+@cache
+def tell_metrics(folder: str) -> None:
+    REGISTRY.register(PagesCollector(folder))
 
 
 def refuse_others(config: Any) -> None:

@@ -50,6 +50,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "probe": CommandEntry("probe", "What this machine can do for a looped model, before one is served."),
     "bench": CommandEntry("bench", "Measure what checkengine costs and what it catches."),
     "selftest": CommandEntry("selftest", "Check this installation on this machine."),
+    "doctor": CommandEntry("doctor", "Say what the installed engines offer, and what will be off in them."),
     "config": CommandEntry("config", "Check a checkengine.toml."),
 }
 

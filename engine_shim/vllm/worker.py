@@ -53,9 +53,10 @@ class Observer:
 
     def before_step(self, worker: Any, scheduler_output: Any) -> None:
         self._pending = None
+        # The black box first: what is refilled is the evidence of what it is told to capture.
+        self._tell("before_step", worker, scheduler_output)
         if refill := orders_of(scheduler_output).refill:
             self._refilling.run(refill_blocks, worker.model_runner, list(refill))
-        self._tell("before_step", worker, scheduler_output)
 
     def forward_done(self, worker: Any) -> None:
         """`execute_model` returned None: V1's logits are there now, V2's batch is known."""
@@ -75,6 +76,12 @@ class Observer:
             return observed_output()(output, functools.partial(self._finish, worker, pending))
         self._finish(worker, pending, output)
         return output
+
+    def close(self) -> None:
+        """Listeners write what waits."""
+        for listener in self.listeners:
+            if hasattr(listener, "close"):
+                Part(f"closing {type(listener).__name__}").run(listener.close)
 
     def _prepare(self, worker: Any) -> None:
         runner = worker.model_runner
@@ -149,6 +156,10 @@ class ObservingWorker:
     def sample_tokens(self, grammar_output: Any) -> Any:
         output = super().sample_tokens(grammar_output)  # type: ignore[misc]
         return self.observer.sampled(self, output)
+
+    def shutdown(self) -> None:
+        self.observer.close()
+        super().shutdown()  # type: ignore[misc]
 
 
 def made_or_blind(make: Callable[[], Observer]) -> Observer:

@@ -124,16 +124,16 @@ def judge_seeded(case: Seeded) -> tuple[Persistence, Persistence | None]:
     """What it is, and what the judge says."""
 
     def wanted(record: StepRecord) -> tuple[list[int], int] | None:
-        if record.step != case.step:
-            return None
-        return [int(record.handles[case.row % len(record.handles)])], case.step - 5
+        # All rows: what came once is told from what rows do to each other only where every row can run as it was.
+        return (record.handles.tolist(), case.step - 5) if record.step == case.step else None
 
     engine, captures = record_run(model(), requests(), wanted, [case.fault])
     capture = captures[0]
     name = capture.window.starts[int(_handle(capture, case))].name
     finding = Finding("selftest.planted", name, Severity.WARNING, case.step, 0, "benchmark")
     executor = EmbeddedExecutor.over(engine.model, engine.environment())
-    verdict = investigate(replace(capture, findings=(finding,)), executor, None).verdict
+    one = replace(capture, involved=frozenset({_handle(capture, case)}), findings=(finding,))
+    verdict = investigate(one, executor, None).verdict
     return case.wanted, verdict.persistence if verdict else None
 
 

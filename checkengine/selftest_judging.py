@@ -184,7 +184,7 @@ def _struck(case: Case, model: Any, tokenizer: Any) -> Judged:
     def wanted(record: StepRecord) -> tuple[list[int], int] | None:
         if watched.struck is None or record.step != watched.struck[0]:
             return None
-        return [watched.struck[1]], watched.struck[0] - BEFORE
+        return record.handles.tolist(), watched.struck[0] - BEFORE
 
     seen = run(model, tokenizer, case.requests, [watched], wanted, case.settings, dirty=case.dirty)
     if not seen.captures or watched.struck is None:
@@ -192,7 +192,8 @@ def _struck(case: Case, model: Any, tokenizer: Any) -> Judged:
     capture = seen.captures[0]
     finding = finding_on(capture, watched.struck[1])
     executor = EmbeddedExecutor.over(seen.engine.model, seen.engine.environment())
-    verdict = investigate(replace(capture, findings=(finding,)), executor, None).verdict
+    one = replace(capture, involved=frozenset({watched.struck[1]}), findings=(finding,))
+    verdict = investigate(one, executor, None).verdict
     assert verdict is not None
     named = verdict.kind in (VerdictKind.STALE_KV, VerdictKind.TRANSIENT)
     wrong = Outcome.ABSTAINED if verdict.kind is VerdictKind.INCONCLUSIVE else Outcome.MISNAMED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from checkengine.engine_shim.faults import FaultClass
@@ -9,6 +11,7 @@ from checkengine.engine_shim.faults.over_read import PastTheEnd
 from checkengine.replay.capture import Capture
 from checkengine.replay.judge.verdict import Verdict
 from checkengine.replay.localise.whole import MOST_SLOTS
+from checkengine.replay.record import Ints
 from checkengine.selftest_cases import Case
 
 PAGES = (FaultClass.WRONG_PAGE, FaultClass.FOREIGN_PAGE)
@@ -47,16 +50,23 @@ def owned(capture: Capture, handle: int) -> set[int]:
 
 def read_without_right(case: Case, capture: Capture, handle: int) -> set[int]:
     """Slots that the row's kernel is told to read in the capture's last step and that are not the row's."""
-    record, tables = list(capture.window.walk())[-1]
+    record, by_handle = list(capture.window.walk())[-1]
     row = int(np.flatnonzero(record.handles == handle)[0])
-    size = capture.memory.block_size
-    table = np.append(tables[handle], -1).astype(np.int32)[None]
-    queries = record.query_lengths[row : row + 1]
-    lengths = record.starts[row : row + 1] + queries
-    told, read = case.fault.reads(case.layer or 0, table, lengths, queries)
-    if isinstance(case.fault, PastTheEnd) and case.fault.hits(lengths, queries)[0]:
+    size, queries = capture.memory.block_size, record.query_lengths
+    tables = padded([by_handle[other] for other in record.handles.tolist()])
+    lengths = (record.starts + queries).astype(np.int32)
+    told, read = case.fault.reads(case.layer or 0, tables, lengths, queries)
+    if isinstance(case.fault, PastTheEnd) and case.fault.hits(lengths, queries)[row]:
         read = lengths + 1
-    return slots_of(told[0], int(read[0]), size) - slots_of(table[0], int(lengths[0]), size)
+    return slots_of(told[row], int(read[row]), size) - slots_of(tables[row], int(lengths[row]), size)
+
+
+def padded(tables: Sequence[Ints]) -> Ints:
+    """As the engine packs them: -1 behind a row's blocks."""
+    packed = np.full((len(tables), max(map(len, tables)) + 1), -1, np.int32)
+    for row, table in enumerate(tables):
+        packed[row, : len(table)] = table
+    return packed
 
 
 def slots_of(table: np.ndarray, length: int, size: int) -> set[int]:

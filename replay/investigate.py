@@ -19,7 +19,7 @@ from checkengine.replay.judge.verdict import TestResult, Verdict, VerdictKind
 from checkengine.replay.refire import GuardsFactory, fires
 from checkengine.replay.replayer import Progress, Replay, Replayer
 from checkengine.replay.window import Window
-from checkengine.replay.windows import build_window
+from checkengine.replay.windows import build_window, window_of_all_rows
 
 REPRODUCED, NOT_REPRODUCED, CANNOT_JUDGE, USAGE = 1, 0, 125, 129
 """Exit codes that `git bisect run` understands."""
@@ -132,6 +132,9 @@ def investigate(
         if judge.window_at is None:
             own = frozenset(window.starts)
             judge = replace(judge, window_at=lambda step: build_window(capture, involved=own, first=step, last=step))
+        if judge.everybody is None:
+            first, last = window.steps[0].number, window.steps[-1].number
+            judge = replace(judge, everybody=lambda: window_of_all_rows(capture, first, last))
         found.verdict = judge.judge(window, found.finding, found.forced, found.reference, found.reference_fires)
         confirm_audit(found)
     found.seconds = time.monotonic() - began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,6 +48,23 @@ def build_window(
     if not any(np.isin(record.handles, list(handles)).any() for record, _ in chosen):
         raise CannotReplayError(OVERWRITTEN)
     return assemble(capture, handles, chosen, exact_from)
+
+
+def window_of_all_rows(capture: Capture, first: int, last: int) -> Window | None:
+    """The steps with every row of the batch as it was. None where the capture lacks some row's memory or tokens: an
+    incident's capture holds its own sequence and what shares blocks with it."""
+    handles: set[int] = set()
+    for record, tables in capture.window.walk():
+        if first <= record.step <= last:
+            handles |= set(record.handles.tolist())
+            for handle, start, count, _ in row_slices(record):
+                pages = -(-(start + count) // capture.memory.block_size)
+                if not np.isin(tables[handle][:pages], capture.memory.blocks).all():
+                    return None
+    everybody = replace(capture, involved=frozenset(handles))
+    if not handles or unknown_histories(everybody):
+        return None
+    return build_window(everybody, involved=handles, first=first, last=last)
 
 
 def replayable(capture: Capture, handles: frozenset[int]) -> frozenset[int]:

@@ -39,29 +39,31 @@ class CallRecorder:
         self.memory, self.batch, self.kernel, self.rows = memory, batch, kernel, rows
         self.layers = None if layers is None else frozenset(layers)
         self.options = {FAULTS: [describe_fault(fault) for fault in faults]}
+        self.order = np.argsort(memory.numbers)
         self.found: list[tuple[OpCall, torch.Tensor]] = []
 
     def __call__(self, layer: int, call: AttentionCall, output: torch.Tensor) -> None:
         if self.layers is None or layer in self.layers:
-            self.found += [(self._call(layer, row, call), self._own(row, output)) for row in self.rows]
+            held = torch.from_numpy(self.order.astype(np.int64))
+            keys, values = (part[held, call.memory.row] for part in (call.memory.keys, call.memory.values))
+            self.found += [(self._call(layer, row, call, keys, values), self._own(row, output)) for row in self.rows]
 
     def _own(self, row: int, packed: torch.Tensor) -> torch.Tensor:
         first, last = self.batch.first_tokens[row : row + 2].tolist()
         return packed[first:last].clone()
 
-    def _call(self, layer: int, row: int, call: AttentionCall) -> OpCall:
+    def _call(self, layer: int, row: int, call: AttentionCall, keys: torch.Tensor, values: torch.Tensor) -> OpCall:
+        """`keys` and `values`: a copy of the layer's memory that all rows' calls share."""
         table = self.batch.tables[row]
         length = int(self.batch.lengths[row])
-        order = np.argsort(self.memory.numbers)
-        held = torch.from_numpy(order.astype(np.int64))
         return OpCall(
             layer=layer,
             row=row,
             kernel=self.kernel,
             query=self._own(row, call.query),
-            keys=call.memory.keys[held, call.memory.row].clone(),
-            values=call.memory.values[held, call.memory.row].clone(),
-            blocks=self.memory.numbers[order],
+            keys=keys,
+            values=values,
+            blocks=self.memory.numbers[self.order],
             table=table[: -(-length // self.batch.block_size)].copy(),
             length=length,
             scaling=call.scaling,

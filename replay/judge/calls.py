@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ class Beyond:
     output: torch.Tensor
     ratio: float
     """Error over bound at its worst."""
+    memory: Any = None
+    """The executor's, after the step."""
 
 
 @dataclass(slots=True)
@@ -75,15 +78,10 @@ def try_calls(bench: Bench) -> CallsOutcome | None:
         return None
     chosen = {step.number for step in chosen_steps(bench)}
     outcome = CallsOutcome(steps=len(chosen), all_steps=len(bench.window.steps))
-    playback = bench.playback()
-    for step in bench.window.steps:
-        if step.number not in chosen:
-            playback.run(step)
-            continue
-        playback.prepare(step)
+    for step, playback in bench.chosen(chosen):
         for call, output in executor.calls(step.replay, playback.memory, rows=rows_of(step)):
             if (ratio := look_at(call, output, outcome)) > 1:
-                outcome.beyond = Beyond(step, call.row, call, output, ratio)
+                outcome.beyond = Beyond(step, call.row, call, output, ratio, playback.memory)
                 return outcome
     return outcome
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from checkengine.guards.finding import Finding
 from checkengine.replay.judge.calls import Beyond
+from checkengine.replay.judge.everybody import EverybodyOutcome
 from checkengine.replay.judge.fault_class import FaultClass
 from checkengine.replay.judge.fills import FINITE_FILLS, Difference, try_fills
 from checkengine.replay.judge.invariance import try_neighbours
-from checkengine.replay.judge.nonfinite import HEAD, Nonfinite, first_nonfinite, judge_nonfinite
+from checkengine.replay.judge.nonfinite import CONSTANT, HEAD, Nonfinite, first_nonfinite, judge_nonfinite
 from checkengine.replay.judge.repeat import Repeats
 from checkengine.replay.judge.rules_out import ruled
 from checkengine.replay.judge.stop import PassedStop
@@ -129,13 +130,13 @@ class Case:
         index = next(i for i, step in enumerate(self.bench.window.steps) if step is found.step)
         self.convicting = Convicting(found.step, None, repeats.bits[index])
         search = CallSearch(executor, self.bench.window, found.step, found.row, FINITE_FILLS)
-        fault = search.explain(found.call, found.output)
-        if fault.fault_class is FaultClass.ARITHMETIC and self._neighbours_matter(repeats):
+        fault = search.explain(found.call, found.output, found.memory)
+        if fault.fault_class is FaultClass.ARITHMETIC and not fault.alone and self._neighbours_matter(repeats):
             fault.fault_class, fault.words = FaultClass.ROWS, "and it depends on what other rows hold"
         where = search.localised([fault])
         self.add(localise_result(where, 0))
         what = {
-            FaultClass.ARITHMETIC: "no single factor explains it",
+            FaultClass.ARITHMETIC: fault.words or "no factor explains it",
             FaultClass.SCALE: fault.words,
             FaultClass.ROWS: fault.words,
         }.get(fault.fault_class, f"{fault.words}, first {places(where)}")
@@ -146,16 +147,12 @@ class Case:
         return self.placed(VerdictKind.CODE_DEFECT, sentence, where, fault.fault_class)
 
     def _neighbours_matter(self, repeats: Repeats) -> bool:
-        """By other neighbours; or by the record, which was made among others than the stand-ins, where every other
-        thing that decides its bits is known."""
         for seed in range(NEIGHBOURHOODS):
             test, found = try_neighbours(self.bench, repeats, seed)
             if found or test.passed is None:
                 break
         self.add(test)
-        replay = self.replay
-        unlike = replay is not None and replay.first_difference is not None and replay.exact_from == "undo"
-        return bool(found) or (test.passed is not None and unlike)
+        return bool(found)
 
     def nonfinite_step(self, repeats: Repeats, index: int, memory: Any) -> Verdict:
         """Only the step in which a number first stops being finite is refilled: it is the one to explain."""
@@ -175,9 +172,10 @@ class Case:
 
     def nonfinite(self, found: Nonfinite) -> Verdict:
         where = "the head (logits)" if found.layer == HEAD else f"{found.op} of layer {found.layer}"
+        what = "NaN or infinity" if found.op != CONSTANT else "one constant, as is left of NaN that was cleaned away,"
         kind, layers = VerdictKind.INCONCLUSIVE, () if found.layer == HEAD else (found.layer,)
         fault_class = FaultClass.NON_FINITE
-        sentence = f"{where} gives NaN or infinity under the reference kernel too: weights or inputs, not this kernel"
+        sentence = f"{where} gives {what} under the reference kernel too: weights or inputs, not this kernel"
         if len(found.stale):
             kind, fault_class = VerdictKind.STALE_KV, FaultClass.STALE_KV
             sentence = (
@@ -187,8 +185,8 @@ class Case:
         elif found.reference_finite:
             kind = VerdictKind.CODE_DEFECT
             sentence = (
-                f"{where} turns finite inputs into NaN or infinity under the {kernel_of(found.step)} kernel "
-                f"at step {found.step.number}; the reference kernel stays finite on the same memory"
+                f"{where} turns finite inputs into {what} under the {kernel_of(found.step)} kernel "
+                f"at step {found.step.number}; the reference kernel gives finite, unlike numbers on the same memory"
             )
         return self.verdict(kind, sentence, fault_class, step=found.step, row=found.row, layers=layers, op=found.op)
 
@@ -203,7 +201,9 @@ class Case:
             row=passed.row,
         )
 
-    def not_as_recorded(self, replay: Replay, changed: Sequence[str]) -> Verdict:
+    def not_as_recorded(
+        self, replay: Replay, changed: Sequence[str], company: EverybodyOutcome | None = None
+    ) -> Verdict:
         difference = replay.first_difference
         where = f"step {difference.step}, sequence {difference.sequence}" if difference else "no step"
         sentence = f"the record's bits do not come again ({where}), while replays repeat: "
@@ -211,8 +211,13 @@ class Case:
             sentence += f"{len(changed)} things that decide numbers are not as recorded, first: {changed[0]}"
         elif replay.exact_from != "undo":
             sentence += "the recorded memory is not known byte for byte"
+        elif company is None or company.again is None:
+            sentence += (
+                "same bytes, same code, equal machine; but not all rows that ran beside it could be run as they were: "
+                "it came once, or depends on them"
+            )
         else:
-            sentence += "same bytes, same code, equal machine"
+            sentence += "same bytes, same code, equal machine, all rows as they were"
             return self.verdict(VerdictKind.TRANSIENT, sentence, FaultClass.TRANSIENT)
         return self.verdict(VerdictKind.INCONCLUSIVE, sentence)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from checkengine.replay.judge.calls import try_calls
 from checkengine.replay.judge.case import Case, Convicting
 from checkengine.replay.judge.fault_class import FaultClass
 from checkengine.replay.judge.inputs import WrongInput
 from checkengine.replay.judge.invariance import Difference
 from checkengine.replay.judge.kept import KeptOutcome
-from checkengine.replay.judge.repeat import Repeats
+from checkengine.replay.judge.repeat import Repeats, run_first
+from checkengine.replay.judge.trial import Bench
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.localise import place_of
 from checkengine.replay.localise.whole import MOST_SLOTS
-from checkengine.replay.window import WindowStep
+from checkengine.replay.window import Window, WindowStep
 
 INPUTS = "inputs of attention"
 
@@ -64,6 +66,25 @@ def misplaced(case: Case, found: Difference, repeats: Repeats) -> Verdict:
         f"{step.number} gives other bits, first {what}"
     )
     return case.verdict(VerdictKind.CODE_DEFECT, sentence, FaultClass.PLACEMENT, step=step)
+
+
+def in_company(case: Case, window: Window) -> Verdict:
+    """`window`: all rows as they were, in which the record's bits come again, as they do not among stand-ins."""
+    bench = Bench(case.bench.executor, window, case.bench.replays)
+    case.bench = bench
+    repeats = run_first(bench, None)
+    calls = try_calls(bench)
+    if calls is not None:
+        case.add(calls.result())
+        if calls.beyond is not None:
+            return case.beyond(calls.beyond, repeats)
+    step = next(step for step in window.steps if step.involved.any())
+    convicting(case, step, repeats)
+    sentence = (
+        f"the row's bits depend on the rows beside it: from step {step.number} on the record comes again with every "
+        "row as it was, and not among others of equal shape"
+    )
+    return case.verdict(VerdictKind.CODE_DEFECT, sentence, FaultClass.ROWS, step=step)
 
 
 def overwritten(case: Case, kept: KeptOutcome) -> Verdict:

@@ -59,12 +59,7 @@ def try_inputs(bench: Bench) -> InputsOutcome | None:
         return None
     chosen = {step.number for step in chosen_steps(bench.window.steps)}
     outcome = InputsOutcome(len(chosen))
-    playback = bench.playback()
-    for step in bench.window.steps:
-        if step.number not in chosen:
-            playback.run(step)
-            continue
-        playback.prepare(step)
+    for step, playback in bench.chosen(chosen):
         for row in rows_of(step):
             expected = executor.inputs(step.replay, playback.memory, row=row)
             calls = executor.calls(step.replay, playback.memory, rows=[row])

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from checkengine.guards.finding import Finding
 from checkengine.replay.executor import Executor
-from checkengine.replay.judge.calls import CallsOutcome, try_calls
+from checkengine.replay.judge.calls import Beyond, CallsOutcome, try_calls
 from checkengine.replay.judge.case import Case
-from checkengine.replay.judge.conviction import fed_wrong, misplaced, overwritten, uneven
+from checkengine.replay.judge.conviction import fed_wrong, in_company, misplaced, overwritten, uneven
+from checkengine.replay.judge.everybody import Everybody, narrowed, try_everybody
 from checkengine.replay.judge.fault_class import FaultClass
 from checkengine.replay.judge.fills import Difference, try_fills
 from checkengine.replay.judge.gate import Gate, bound_words
@@ -42,6 +43,8 @@ class Judge:
     come again proves nothing. `gate`: repeats a convicting step in fresh processes; without it only `repeats` runs in
     this process stand behind a conviction, and the verdict says so. `known`: tests that were made before. `window_at`:
     the suspect's window of one step alone; without it memory that changed cannot be told from a step that went wrong.
+    `everybody`: the window with all rows as they were; without it what came once is not told from what rows do to
+    each other, and nothing is called transient.
     """
 
     executor: Executor
@@ -51,6 +54,7 @@ class Judge:
     gate: Gate | None = None
     known: Sequence[TestResult] = ()
     window_at: WindowAt | None = None
+    everybody: Everybody | None = None
 
     def judge(
         self,
@@ -105,7 +109,7 @@ class Judge:
         if calls is not None:
             case.add(calls.result())
             if calls.beyond is not None:
-                return case.beyond(calls.beyond, repeats)
+                return self._beyond(case, calls.beyond, repeats)
         if fills.nan:
             return case.nan_unsafe(fills.nan)
         if (verdict := self._invariant(case, repeats)) is not None:
@@ -113,6 +117,15 @@ class Judge:
         if case.finding is None:
             return case.verdict(VerdictKind.NO_FAULT, "repeats bit for bit and reads only memory that it owns")
         return self._habit(case, repeats, calls)
+
+    def _beyond(self, case: Case, found: Beyond, repeats: Repeats) -> Verdict:
+        """Where it reads a stand-in's memory, the rows as they were tell whose that is and where."""
+        whole = case.bench.window
+        verdict = case.beyond(found, repeats)
+        stands_in = any(place.block in whole.scratch for place in verdict.slots)
+        window = self.everybody() if stands_in and self.everybody is not None else None
+        again = in_company(case, narrowed(window, whole)) if window is not None else verdict
+        return again if again.slots else verdict
 
     def _invariant(self, case: Case, repeats: Repeats) -> Verdict | None:
         """What else is exact at equal shape."""
@@ -133,12 +146,9 @@ class Judge:
         reference = self._reference(case, repeats)
         case.add(reference.result())
         if case.replay is not None and case.replay.first_difference is not None:
-            kept = try_kept(case.bench, case.replay, self.window_at) if not self.changed else None
-            if kept is not None:
-                case.add(kept.result())
-                if kept.overwritten:
-                    return overwritten(case, kept)
-            return case.not_as_recorded(case.replay, self.changed)
+            if self.changed:
+                return case.not_as_recorded(case.replay, self.changed)
+            return self._unlike(case, case.replay)
         shape = try_shape(case.bench, repeats.outputs)
         if shape is not None:
             case.add(shape.result())
@@ -150,6 +160,20 @@ class Judge:
                 )
                 return case.verdict(VerdictKind.BATCH_NUMERICS, sentence, step=shape.step, row=shape.row)
         return case.verdict(VerdictKind.INCONCLUSIVE, habit(reference))
+
+    def _unlike(self, case: Case, replay: Replay) -> Verdict:
+        """On equal ground the record's bits do not come again, and no other test says why."""
+        company = try_everybody(case.bench, replay, self.everybody)
+        case.add(company.result())
+        if company.again and company.window is not None:
+            return in_company(case, company.window)
+        kept = try_kept(case.bench, replay, self.window_at)
+        if kept is not None:
+            case.add(kept.result())
+            # Where no step goes wrong by itself company does not matter.
+            if kept.overwritten and (not kept.unlike or company.again is False):
+                return overwritten(case, kept)
+        return case.not_as_recorded(replay, self.changed, company)
 
     def _reference(self, case: Case, repeats: Repeats) -> ReferenceOutcome:
         made, window = case.reference, case.bench.window

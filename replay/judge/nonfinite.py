@@ -1,4 +1,4 @@
-"""Where does a number first stop being finite?"""
+"""Where does a number first stop being finite, or a row of logits being one?"""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from checkengine.replay.record import Ints
 from checkengine.replay.window import Window, WindowStep
 
 HEAD = -1
+CONSTANT = "constant logits"
+"""One number for the whole vocabulary: no head gives that, and what cleans NaN out of logits leaves it."""
 
 
 @dataclass(slots=True)
@@ -33,9 +35,11 @@ class Nonfinite:
     """The reference kernel gives finite numbers for the same op on the same memory."""
 
     def result(self) -> TestResult:
-        where = "the logits (head)" if self.layer == HEAD else f"{self.op} of layer {self.layer}"
-        twin = "finite" if self.reference_finite else "not finite either"
-        detail = f"first not finite: {where} at step {self.step.number}; {twin} with the reference kernel"
+        where = f"{self.op} (head)" if self.layer == HEAD else f"{self.op} of layer {self.layer}"
+        twin = "in order" if self.reference_finite else "not in order either"
+        detail = (
+            f"first not finite, or a constant: {where} at step {self.step.number}; {twin} with the reference kernel"
+        )
         if len(self.stale):
             detail += f"; {len(self.stale)} slots of KV held NaN or infinity before the window began"
         numbers = {"step": self.step.number, "layer": self.layer, "stale_slots": len(self.stale)}
@@ -66,8 +70,9 @@ def first_nonfinite(step: WindowStep, output: StepOutput) -> tuple[int, str, int
         if not entry.finite and step.involved[entry.row]:
             return entry.row, entry.op, entry.layer
     rows = np.flatnonzero(step.replay.record.samples)
-    for index in np.flatnonzero(step.sampling_involved & output.stats.nonfinite):
-        return int(rows[index]), "logits", HEAD
+    constant = output.stats.maximum == output.stats.minimum
+    for index in np.flatnonzero(step.sampling_involved & (output.stats.nonfinite | constant)):
+        return int(rows[index]), "logits" if output.stats.nonfinite[index] else CONSTANT, HEAD
     return None
 
 

@@ -24,6 +24,8 @@ RULES_OUT: Mapping[tuple[str, bool], str] = {
     ("bound", False): "rounding, in whatever order the sums run",
     ("inputs", True): "in these steps: rotary positions, cache writes and projections other than the model's",
     ("inputs", False): "rounding: the same numbers in the same shape should give the same bits",
+    ("all rows", True): "faults that depend on what the rows beside it hold, or on their tables",
+    ("all rows", False): "rounding, and a fault that came once: the shape is the same, only the company differs",
     ("placement", True): "kernels that depend on which blocks hold a page",
     ("placement", False): "rounding: the same pages are read in the same order",
     ("neighbours", True): "rows of the batch that are mixed up or reach into each other",

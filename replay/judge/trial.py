@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,16 @@ class Bench:
 
     def steps(self, *, kernel: str | None = None, free: bool = False) -> Iterator[tuple[WindowStep, StepOutput]]:
         return iter(self.playback(kernel=kernel, free=free))
+
+    def chosen(self, steps: Collection[int]) -> Iterator[tuple[WindowStep, Playback]]:
+        """The window's run up to each of these steps, with memory prepared for it: whoever takes the step runs it."""
+        playback = self.playback()
+        for step in self.window.steps:
+            if step.number in steps:
+                playback.prepare(step)
+                yield step, playback
+            else:
+                playback.run(step)
 
     def at(self, step: WindowStep, memory: Any) -> Bench:
         """A bench for one step of the window; `memory` is as of before it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,14 +12,19 @@ import torch
 
 from checkengine.replay.judge.bound import bounded
 from checkengine.replay.judge.fault_class import FaultClass
-from checkengine.replay.localise.classify import class_of_reads
+from checkengine.replay.localise.classify import Owners, class_of_reads
+from checkengine.replay.localise.company import depends_on_others, exchanged
+from checkengine.replay.localise.explained import accounts_for, slides
+from checkengine.replay.localise.grid import fit_grid
+from checkengine.replay.localise.page_scale import SCORES, VALUES
 from checkengine.replay.localise.reads import Reads, find_reads
-from checkengine.replay.localise.scale import SCORES, VALUES, fit_scale
+from checkengine.replay.localise.scale import fit_scale
 from checkengine.replay.localise.whole import MOST_SLOTS, Localised, find_all, place_of
-from checkengine.replay.op_call import Ints, OpCall, OpExecutor
+from checkengine.replay.op_call import Ints, OpCall, OpExecutor, in_company
 from checkengine.replay.window import Window, WindowStep
 
 PARTS = ("key", "value")
+STAND_IN = "a stand-in for another row"
 
 
 @dataclass(slots=True)
@@ -34,6 +40,8 @@ class CallFault:
     words: str
     attends: int
     complete: bool = True
+    alone: bool = True
+    """The call run alone gives its step's output."""
 
 
 class CallSearch:
@@ -44,6 +52,7 @@ class CallSearch:
     ) -> None:
         self.executor, self.window, self.step, self.row, self.fills = executor, window, step, row, fills
         self.name = window.name_of(step, row)
+        self.owners = owners_of(window, step)
         self.attends = 0
 
     def attend(self, call: OpCall) -> torch.Tensor:
@@ -51,12 +60,21 @@ class CallSearch:
         return self.executor.attend(call)
 
     def localise(self, memory: Any) -> Localised | None:
-        """None where no call of the row, by itself, shows that it reads what it should not."""
-        calls = self.executor.calls(self.step.replay, memory, rows=[self.row])
-        faults = [fault for call, _ in calls if (fault := self.of_reads(call))]
-        if not faults:
-            return None
-        return self.localised(faults)
+        """None where no call of the row, alone or in the company of its batch, shows that it reads what it should
+        not."""
+        alone = (call for call, _ in self.executor.calls(self.step.replay, memory, rows=[self.row]))
+        faults = [fault for call in alone if (fault := self.of_reads(call))]
+        if not faults and len(self.step.involved) > 1:
+            together = (in_company([call for call, _ in rows], self.row) for rows in self.rows_of(None, memory))
+            faults = [fault for call in together if (fault := self.of_reads(call))]
+        return self.localised(faults) if faults else None
+
+    def rows_of(self, layer: int | None, memory: Any) -> list[list[tuple[OpCall, torch.Tensor]]]:
+        """Calls of all rows of the step and their outputs, a list for each layer (None: of all layers)."""
+        rows = list(range(len(self.step.involved)))
+        layers = None if layer is None else [layer]
+        found = self.executor.calls(self.step.replay, memory, rows=rows, layers=layers)
+        return [found[first : first + len(rows)] for first in range(0, len(found), len(rows))]
 
     def localised(self, faults: list[CallFault]) -> Localised:
         first = faults[0]
@@ -85,7 +103,8 @@ class CallSearch:
         return self._by_fill(call)
 
     def _of(self, call: OpCall, reads: Reads) -> CallFault:
-        fault_class = class_of_reads(call, reads, self.step.owners, self.name)
+        moves = slides(self.attend, call, reads)
+        fault_class = FaultClass.WINDOW_EDGE if moves else class_of_reads(call, reads, self.owners, self.name)
         slots = next(part for part in (reads.extra, reads.repeated, reads.missing) if len(part))
         words = read_words(reads)
         parts = self.parts(call, slots)
@@ -117,27 +136,59 @@ class CallSearch:
     def _part_changes(self, quiet: OpCall, slots: Ints, expected: torch.Tensor, part: str) -> bool:
         return not same(self.attend(quiet.filled(slots, self.fills[1], (part,))), expected)
 
-    def explain(self, call: OpCall, output: torch.Tensor) -> CallFault:
-        """What is wrong in a call whose output lies beyond the bound."""
+    def explain(self, call: OpCall, output: torch.Tensor, memory: Any) -> CallFault:
+        """What is wrong in a call whose output lies beyond the bound; `memory` as the step left it."""
+        if same(self.attend(call), output):
+            return self._explain(call, output, find_reads(self.attend, call))
+        (rows,) = self.rows_of(call.layer, memory)
+        if (words := exchanged(self.row, rows)) is not None:
+            return self._fault(call, output, FaultClass.ROWS, words)
+        together = in_company([each for each, _ in rows], self.row)
+        if not same(self.attend(together), output):
+            fault = self._explain(call, output, None)
+            fault.alone = False
+            return fault
+        fault = self._explain(together, output, find_reads(self.attend, together))
+        fault.alone = False
+        if fault.fault_class is FaultClass.ARITHMETIC:
+            fault.words = "it goes wrong in the company of its batch only"
+        return fault
+
+    def _explain(self, call: OpCall, output: torch.Tensor, reads: Reads | None) -> CallFault:
+        """`reads`: None where the call does not give its step's output again, or its reads cannot be told."""
+        wrong = reads if reads is not None and not reads.right else None
+        if wrong is not None and accounts_for(call, wrong, output) is not False:
+            return self._of(call, wrong)
+        if call.beside and (words := depends_on_others(self.attend, call)) is not None:
+            return self._fault(call, output, FaultClass.ROWS, words)
+        if (fit := fit_scale(call, output)) is not None:
+            fault = self._fault(call, output, FaultClass.SCALE, fit.words())
+            fault.slots = page_slots(call, fit.pages)
+            fault.parts = tuple(part for part, what in zip(PARTS, (SCORES, VALUES), strict=True) if what in fit.what)
+            return fault
+        fault = self._fault(call, output, FaultClass.ARITHMETIC, "")
+        if (grid := fit_grid(call, output, fault.heads)) is not None:
+            fault.fault_class, fault.words = FaultClass.SCALE, grid.words()
+        elif wrong is not None:
+            return self._of(call, wrong)
+        return fault
+
+    def _fault(self, call: OpCall, output: torch.Tensor, fault_class: FaultClass, words: str) -> CallFault:
         token, heads = beyond(call, output)
-        reads = find_reads(self.attend, call)
-        if reads is not None and not reads.right:
-            return self._of(call, reads)
-        nothing = np.empty(0, np.int32)
-        if not same(self.attend(call), output):
-            words = "alone, the row gives other bits than in its batch"
-            return CallFault(call, FaultClass.ROWS, nothing, heads, token, (), words, self.attends)
-        fit = fit_scale(call, output)
-        if fit is None:
-            return CallFault(call, FaultClass.ARITHMETIC, nothing, heads, token, (), "", self.attends)
-        page = nothing if fit.page is None else page_slots(call, fit.page)
-        parts = tuple(part for part, what in zip(PARTS, (SCORES, VALUES), strict=True) if what in fit.what)
-        return CallFault(call, FaultClass.SCALE, page, heads, token, parts, fit.words(), self.attends)
+        return CallFault(call, fault_class, np.empty(0, np.int32), heads, token, (), words, self.attends)
 
 
-def page_slots(call: OpCall, page: int) -> Ints:
-    size = call.block_size
-    return (int(call.table[page]) * size + np.arange(min(size, call.length - page * size))).astype(np.int32)
+def owners_of(window: Window, step: WindowStep) -> Owners:
+    """Of the blocks that the step was run with: a stand-in's stand for a sequence's."""
+    others = np.flatnonzero(~step.involved).tolist()
+    theirs = [block for row in others for block in step.replay.block_tables[row].tolist()]
+    return {**step.owners, **{block: (STAND_IN,) for block in theirs if block in window.scratch}}
+
+
+def page_slots(call: OpCall, pages: Sequence[int]) -> Ints:
+    """Of the row's own pages, up to its end."""
+    at = np.arange(call.length)
+    return call.slots_at(at[np.isin(at // call.block_size, list(pages))])
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -26,7 +26,19 @@ def class_of_reads(call: OpCall, reads: Reads, owners: Owners, name: str) -> Fau
     outside = reads.extra[at < 0]
     if len(outside) and (len(reads.missing) or not follows(call, outside)):
         return page_class(call, outside, owners, name)
-    return FaultClass.WRONG_PAGE if swapped(call, reads, at) else FaultClass.OVER_READ
+    if swapped(call, reads, at) or page_left_out(call, reads):
+        return FaultClass.WRONG_PAGE
+    if (at >= 0).all() and (at < call.length).all() and not len(reads.missing):
+        return FaultClass.WINDOW_EDGE
+    return FaultClass.OVER_READ
+
+
+def page_left_out(call: OpCall, reads: Reads) -> bool:
+    """Is nothing read of some page that should be, while others are read beyond what they hold?"""
+    missing = positions_of(call, reads.missing) // call.block_size
+    owned = positions_of(call, call.owned) // call.block_size
+    pages, counts = np.unique(missing, return_counts=True)
+    return any(count == int((owned == page).sum()) for page, count in zip(pages, counts, strict=True))
 
 
 def is_edge(call: OpCall, reads: Reads, at: np.ndarray) -> bool:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from checkengine.replay.judge.bound import bounded, gathered, visible
+from checkengine.replay.localise.page_scale import SCORES, VALUES, page_factors, scaled_pages
 from checkengine.replay.op_call import OpCall
 
-GRID = np.linspace(-3.0, 3.0, 61)
-"""Natural logarithms of the factors that are tried first."""
+NEAR_ONE = np.geomspace(1e-3, 0.09, 9)
+GRID = np.unique(np.concatenate([-NEAR_ONE, np.linspace(-3.0, 3.0, 61).round(9), NEAR_ONE]))
+"""Natural logarithms of the factors that are tried first: none lies further from one of them than a third of its own
+distance from zero."""
+NO_FACTOR = 1e-4
+"""A factor this near to 1 is none."""
+NAMED = 4
+"""Pages in words."""
 MOST_PAGES = 64
-SCORES, VALUES = "scores", "values"
 KINDS = (SCORES, VALUES, f"{SCORES} and {VALUES}")
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -25,17 +31,24 @@ class ScaleFit:
     what: str
     """ "scores", "values", or "scores and values"."""
     factor: float
-    page: int | None = None
-    """Index in the row's table."""
+    """Of the first page, where there are several."""
+    pages: tuple[int, ...] = ()
+    """Indices in the row's table; empty: all of them, by one factor."""
+    each: bool = False
+    """Pages have factors of their own."""
 
     def words(self) -> str:
-        where = "" if self.page is None else f" of page {self.page}"
-        return f"{self.what}{where} times {self.factor:.6g} explain it within rounding"
+        if not self.pages:
+            return f"{self.what} times {self.factor:.6g} explain it within rounding"
+        named = ", ".join(map(str, self.pages[:NAMED])) + (", …" if len(self.pages) > NAMED else "")
+        where = f"page {named}" if len(self.pages) == 1 else f"pages {named}"
+        own = f" and a factor for each, first {self.factor:.6g}," if self.each else f" times {self.factor:.6g}"
+        return f"{self.what} of {where}{own} explain it within rounding"
 
 
 def fit_scale(call: OpCall, output: torch.Tensor) -> ScaleFit | None:
-    """The first single factor, on all scores or values, or on one page's, with which the call's output lies within the
-    bound. `output`: (tokens, heads, value_dim)."""
+    """The simplest factors on scores or values with which the call's output lies within the bound: one for all, one
+    for a page, else one for each page. `output`: (tokens, heads, value_dim)."""
     for what in KINDS:
         if (factor := search(call, output, what, None)) is not None:
             return ScaleFit(what, factor)
@@ -43,8 +56,19 @@ def fit_scale(call: OpCall, output: torch.Tensor) -> ScaleFit | None:
     for what in KINDS:
         for page in range(min(pages, MOST_PAGES)):
             if (factor := search(call, output, what, page)) is not None:
-                return ScaleFit(what, factor, page)
+                return ScaleFit(what, factor, (page,))
+    for what in KINDS:
+        if (factors := page_factors(call, output, what)) is not None:
+            return of_pages(what, factors)
     return None
+
+
+def of_pages(what: str, factors: torch.Tensor) -> ScaleFit:
+    """`factors`: one for each page."""
+    off = (factors - 1).abs() > NO_FACTOR
+    pages = off.nonzero().flatten().tolist()
+    among = factors[off]
+    return ScaleFit(what, float(among[0]), tuple(pages), bool((among - among[0]).abs().max() > NO_FACTOR))
 
 
 def search(call: OpCall, output: torch.Tensor, what: str, page: int | None) -> float | None:
@@ -103,13 +127,6 @@ def golden(loss: Callable[[float], float], low: float, high: float, rounds: int 
 
 
 def with_factor(call: OpCall, what: str, page: int | None, factor: float) -> OpCall:
-    rows = slice(None) if page is None else int(np.searchsorted(call.blocks, call.table[page]))
-
-    def scaled(memory: torch.Tensor) -> torch.Tensor:
-        wide = memory.double()
-        wide = wide.clone() if wide is memory else wide
-        wide[rows] *= factor
-        return wide
-
-    keys = scaled(call.keys) if SCORES in what else call.keys
-    return replace(call, keys=keys, values=scaled(call.values) if VALUES in what else call.values)
+    factors = torch.ones(-(-call.length // call.block_size), dtype=torch.float64)
+    factors[slice(None) if page is None else page] = factor
+    return scaled_pages(call, what, factors)

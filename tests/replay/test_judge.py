@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from small_engine import BLOCK, SmallEngine, SmallExecutor, SmallFault
@@ -8,7 +10,7 @@ from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.judge.judge import Judge
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.replayer import Replayer
-from checkengine.replay.windows import build_window
+from checkengine.replay.windows import build_window, window_of_all_rows
 
 
 class CallsAlwaysFires:
@@ -169,9 +171,40 @@ def test_a_record_whose_bits_do_not_come_again_is_transient_on_equal_ground_only
         record.fingerprints = record.fingerprints + np.uint64(1)
         return engine
 
-    assert judged(flipped(), 1).kind is VerdictKind.TRANSIENT
+    assert judged(flipped(), 1, everybody=all_rows(flipped())).kind is VerdictKind.TRANSIENT
     assert judged(flipped(), 1, changed=["torch was 2.12, is 2.13"]).kind is VerdictKind.INCONCLUSIVE
     assert judged(flipped(), 1, last=25, undo_from=99).kind is VerdictKind.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("everybody", [None, lambda: None], ids=["not asked for", "not in the capture"])
+def test_nothing_is_transient_before_all_rows_ran_as_they_were(everybody):
+    engine = engine_with(seed=8)
+    record = next(r for r in engine.records[10:] if 1 in r.sampling_handles)
+    record.fingerprints = record.fingerprints + np.uint64(1)
+    verdict = judged(engine, 1, everybody=everybody)
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "it came once, or depends on them" in verdict.sentence
+    assert "does not hold" in detail_of(verdict, "all rows")
+
+
+def test_a_capture_without_another_rows_memory_or_tokens_gives_no_window_of_all_rows():
+    engine = engine_with(seed=8)
+    everybody = list(engine.starts)
+    assert window_of_all_rows(engine.capture([1]), 5, 12) is None
+    whole = engine.capture(everybody)
+    window = window_of_all_rows(whole, 5, 12)
+    assert window is not None
+    assert all(step.involved.all() for step in window.steps)
+    late = next(r.step for r in engine.records if r.starts.max() > 20)
+    assert window_of_all_rows(engine.capture(everybody, first=late), late, late + 2) is not None
+    without = replace(engine.capture(everybody, first=late), histories={})
+    assert window_of_all_rows(without, late, late + 2) is None
+
+
+def all_rows(engine: SmallEngine):
+    """The window that `judged` looks at by default, with all rows as they were."""
+    capture = engine.capture(list(engine.starts), first=5)
+    return lambda: window_of_all_rows(capture, 5, engine.records[-1].step)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -118,7 +118,7 @@ def test_a_token_that_sees_what_comes_after_it_is_named() -> None:
     reads = find_reads(ahead, call)
     assert reads is not None
     assert reads.token == 2
-    assert class_of(call, ahead) is FaultClass.OVER_READ
+    assert class_of(call, ahead) is FaultClass.WINDOW_EDGE
 
 
 def test_a_fault_of_one_head_names_the_head() -> None:

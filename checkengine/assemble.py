@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from checkengine.auditing import audit_embedded
+from checkengine.auditing import Conviction, audit_embedded
 from checkengine.config import Settings, load_settings
 from checkengine.detectors import Vocabulary, warm_up
 from checkengine.engine_shim.adapter import EngineAdapter
@@ -20,6 +20,7 @@ from checkengine.engine_shim.auditing import AuditSteps
 from checkengine.engine_shim.bundles import BundleWriter
 from checkengine.engine_shim.capturing import Budget, CaptureOnFinding
 from checkengine.engine_shim.shim import Shim, ShimParts
+from checkengine.engine_shim.spool import SpoolWriter
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
 from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.recorder import Recorder
@@ -42,6 +43,7 @@ class Assembly:
     writer: BundleWriter | None = None
     captures: CaptureOnFinding | None = None
     audits: AuditSteps | None = None
+    spool: SpoolWriter | None = None
     closers: list[Any] = field(default_factory=list)
     last: list[Any] = field(default_factory=list)
     """Closed after the bus: what its listeners write into."""
@@ -81,6 +83,7 @@ def assemble(
     parts = ShimParts(pipeline, policy, bus, recorder, level=level)
     assembly = Assembly(settings, bus, book, pipeline, policy, recorder, parts)
     if (spool := open_spool(settings, bus, replica_name())) is not None:
+        assembly.spool = spool
         assembly.last.append(spool)
     if recorder is not None and settings.capture.enabled:
         if adapter.capabilities.snapshot:
@@ -172,6 +175,9 @@ def embed(
     shim = EngineShim(engine, tokenizer=tokenizer, config=settings, logits_dtype=model.dtype, vocabulary=vocabulary)
     engine.shim = shim
     assembly = shim.assembly
+    if engine.tiers is not None:
+        engine.tiers.tell = Conviction(assembly.policy)
+        assembly.closers.append(engine)
     if settings.audit.enabled and assembly.recorder is not None:
         assembly.audits = audit_embedded(engine, assembly, assembly.recorder, assembly.writer)
         assembly.parts.listeners.append(assembly.audits)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from checkengine import __version__
 from checkengine.assemble import EngineShim, embed
 from checkengine.config import Settings, load_settings
+from checkengine.dashboards.limits import NO_LIMIT, PhysicalLimit
 from checkengine.dashboards.metrics import LiveNumbers, Metrics
 from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
 from checkengine.engine_shim.engine.observer import RequestEnd, RequestStart
@@ -24,6 +26,7 @@ from checkengine.engine_shim.engine.server import Service, build_app
 from checkengine.engine_shim.models import model_directory
 from checkengine.engine_shim.settings import ServerSettings
 from checkengine.guards.errors import UserError
+from checkengine.physical_limit import physical_limit
 from checkengine.storage import CollectorThread
 from checkengine.switches import ShimSwitches
 
@@ -36,6 +39,7 @@ class Served:
     runtime: EngineRuntime
     settings: ServerSettings
     model_name: str
+    metrics: Metrics
     closers: list[Callable[[], None]] = field(default_factory=list)
 
     def close(self) -> None:
@@ -72,10 +76,15 @@ def assemble_server(
     loaded, tokenizer = _load(directory, settings)
     engine, shim = embed(loaded, tokenizer, settings)
     assert shim is not None
-    served = build_server(engine, shim, tokenizer, chosen, name=served_name(model, directory), provider=provider)
+    limit = physical_limit(loaded)
+    name = served_name(model, directory)
+    served = build_server(engine, shim, tokenizer, chosen, name=name, provider=provider, limit=limit)
     if settings.spool.enabled:
         # Closed after the shim, whose last records it still collects.
-        served.closers.append(CollectorThread(settings).close)
+        collector = CollectorThread(settings)
+        served.closers.append(collector.close)
+        if collector.totals is not None:
+            served.metrics.add_live(LiveNumbers(collector=lambda: collector.totals))
     served.closers.append(provider.shutdown)
     return served
 
@@ -89,15 +98,17 @@ def build_server(
     name: str,
     provider: TracerProvider,
     registry: CollectorRegistry | None = None,
+    limit: PhysicalLimit = NO_LIMIT,
 ) -> Served:
     """The app with its listeners, over an engine whose shim is in place. `name` is the model's, as clients call it."""
     assembly = shim.assembly
     engine.guard_stop_reason = settings.finish_reason
-    metrics, traces = Metrics(registry or CollectorRegistry(), __version__), RequestTraces(provider)
+    traces = RequestTraces(provider)
+    metrics = Metrics(registry or CollectorRegistry(), __version__, trace_of=traces.trace_of, limit=limit)
     assembly.bus.subscribe(metrics.handle, name="metrics")
     # At once: on a queue a finding could come after its request's span has ended, and be lost. They are rare.
     assembly.bus.subscribe_sync(traces.handle, name="traces")
-    metrics.registry.register(_live_numbers(engine, shim))
+    metrics.add_live(_live_numbers(engine, shim))
     runtime = EngineRuntime(
         engine,
         warm_up=lambda: warm_up(engine),
@@ -106,7 +117,7 @@ def build_server(
     )
     service = Service(runtime, tokenizer, name, engine.max_length, settings)
     app = build_app(service, metrics=metrics.exposition, controller=ShimSwitches(shim))
-    return Served(app, runtime, settings, name, [shim.close])
+    return Served(app, runtime, settings, name, metrics, [shim.close])
 
 
 def warm_up(engine: Any) -> None:
@@ -125,9 +136,18 @@ def _live_numbers(engine: Any, shim: EngineShim) -> LiveNumbers:
         recorder_dropped=(lambda: recorder.dropped) if recorder is not None else None,
         listeners_dropped=assembly.bus.dropped,
         guards_active=lambda: {name: state.active and shim.enabled for name, state in pipeline.states().items()},
+        guard_seconds=lambda: {name: state.cpu_seconds for name, state in pipeline.states().items()},
+        guards_braked=lambda: {name: assembly.policy.braked(name) for name in pipeline.states()},
+        would_have_stopped=lambda: with_zeros(assembly.policy.would_have_stopped(), pipeline.states()),
+        incidents_open=lambda: sum(incident.open for incident in assembly.book.incidents(time.time())),
+        spool_dropped=(lambda: spool.dropped) if (spool := assembly.spool) is not None else None,
         captures=writer.counts.outcomes if writer is not None else None,
         capture_levels=writer.counts.levels if writer is not None else None,
     )
+
+
+def with_zeros(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    return {name: counts.get(name, 0) for name in names}
 
 
 def served_name(model: str, directory: Path) -> str:

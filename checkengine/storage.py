@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from checkengine.config import Settings
-from checkengine.dashboards.collector import Collector, LeaseTakenError
+from checkengine.dashboards.collector import Collector, LeaseTakenError, Totals
 from checkengine.engine_shim.spool import SPOOLED, SpoolWriter
 from checkengine.guards.bus import EventBus
 from checkengine.replay.catalog import Catalog
@@ -53,6 +53,11 @@ class CollectorThread:
         self._thread = threading.Thread(target=lambda: run(self._stop, seconds), name="checkengine-collector")
         self._thread.daemon = True
         self._thread.start()
+
+    @property
+    def totals(self) -> Totals | None:
+        """None where another process collects."""
+        return self._collector.totals if self._collector is not None else None
 
     def close(self) -> None:
         """One last round, then the lease is given back."""

@@ -6,7 +6,8 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ logger = logging.getLogger("checkengine.collector")
 
 BATCH = 1000
 """Records a transaction."""
+AfterRound = Callable[[Catalog, float], None]
 
 
 class LeaseTakenError(UserError):
@@ -57,6 +59,19 @@ class Collected:
     """Spool files that were read to their end and deleted."""
 
 
+@dataclass(slots=True)
+class Totals:
+    """Since the collector began, for metrics."""
+
+    last_round: float = 0.0
+    """Unix seconds at which a round last ended well; 0 before."""
+    records: int = 0
+    rejected: int = 0
+    """Records that fit no row, and lines that were damaged."""
+    failures: int = 0
+    """Rounds in which the catalog was down or the disk failed."""
+
+
 class Collector:
     """Reads every spool file of a directory into the catalog.
 
@@ -66,8 +81,18 @@ class Collector:
     Raises LeaseTakenError where another collector runs on the directory.
     """
 
-    def __init__(self, directory: Path | str, open_catalog: Callable[[], Catalog]) -> None:
-        """`open_catalog` is called until it gives a catalog, and again after the catalog failed."""
+    def __init__(
+        self,
+        directory: Path | str,
+        open_catalog: Callable[[], Catalog],
+        *,
+        clock: Callable[[], float] = time.time,
+        after_round: Sequence[AfterRound] = (),
+    ) -> None:
+        """`open_catalog` is called until it gives a catalog, and again after the catalog failed. `after_round` are
+        called with the catalog and the time once a round has ended well; where one fails, the round has failed."""
+        self.totals = Totals()
+        self._clock, self._after_round = clock, tuple(after_round)
         self._directory = Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._open_catalog = open_catalog
@@ -94,6 +119,7 @@ class Collector:
             if not self._down:
                 logger.error("the catalog is down, the spools keep their records: %s", str(error).splitlines()[0])
             self._down = True
+            self.totals.failures += 1
             self._forget_catalog()
             return None
         if self._down:
@@ -109,6 +135,11 @@ class Collector:
         for index, path in enumerate(files := self._files()):
             newest = index + 1 == len(files) or boot_of(files[index + 1]) != boot_of(path)
             self._collect(self._catalog, path, newest, done)
+        for call in self._after_round:
+            call(self._catalog, self._clock())
+        self.totals.last_round = self._clock()
+        self.totals.records += done.records
+        self.totals.rejected += done.rejected + done.damaged
         return done
 
     def _files(self) -> list[Path]:

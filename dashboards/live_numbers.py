@@ -30,6 +30,19 @@ class EngineNumbers(Protocol):
     def preemptions(self) -> int: ...
 
 
+class CollectorNumbers(Protocol):
+    """What the collector of spools tells; `Collector.totals` of dashboards/collector is one."""
+
+    @property
+    def last_round(self) -> float: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def rejected(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+
+
 ENGINE_GAUGES = {
     "sequences_waiting": ("waiting", "Sequences that wait for a place."),
     "sequences_running": ("running", "Sequences in the batch."),
@@ -64,8 +77,13 @@ class LiveNumbers(Collector):
         incidents_open: Callable[[], int] | None = None,
         spool_dropped: Callable[[], int] | None = None,
         drift: Callable[[], Mapping[str, tuple[float, float]]] | None = None,
+        collector: Callable[[], CollectorNumbers] | None = None,
+        canaries: Callable[[], Mapping[str, int]] | None = None,
+        upstreams: Callable[[], Mapping[str, int]] | None = None,
+        notifications: Callable[[], Mapping[tuple[str, str], int]] | None = None,
     ) -> None:
-        """`drift` gives, by series, the log of its e-value and the threshold at which it alarms."""
+        """`drift` gives, by series, the log of its e-value and the threshold at which it alarms; `canaries` counts by
+        outcome (passed, failed), `upstreams` by standing, `notifications` by channel (otlp, webhook) and outcome."""
         self._engine, self._recorder = engine, recorder_dropped
         self._listeners, self._guards = listeners_dropped, guards_active
         self._captures, self._capture_levels = captures, capture_levels
@@ -83,7 +101,17 @@ class LiveNumbers(Collector):
             (incidents_open, GaugeMetricFamily, "incidents_open", "Incidents with a finding a short while ago."),
             (spool_dropped, CounterMetricFamily, "spool_dropped", "Records that the spool could not keep."),
         )
-        self._drift = drift
+        self._drift, self._collector, self._notifications = drift, collector, notifications
+        self._by_word = (
+            (canaries, CounterMetricFamily, "canaries", "outcome", "Canary requests to upstreams."),
+            (
+                upstreams,
+                GaugeMetricFamily,
+                "upstreams",
+                "standing",
+                "Upstreams of the proxy, by what is done with them.",
+            ),
+        )
         self._failures = 0
 
     def describe(self) -> Iterable[Metric]:
@@ -92,7 +120,15 @@ class LiveNumbers(Collector):
 
     def collect(self) -> Iterable[Metric]:
         parts = (self._of_engine, self._of_recorder, self._of_listeners, self._of_guards, self._of_captures)
-        for part in (*parts, self._of_each_guard, self._of_single_numbers, self._of_drift):
+        for part in (
+            *parts,
+            self._of_each_guard,
+            self._of_single_numbers,
+            self._of_drift,
+            self._of_words,
+            self._of_collector,
+            self._of_notifications,
+        ):
             try:
                 yield from list(part())
             except Exception:
@@ -165,4 +201,32 @@ class LiveNumbers(Collector):
             family = GaugeMetricFamily(f"checkengine_{name}", help_text, labels=["series"])
             for series, values in numbers:
                 family.add_metric([series], values[index])
+            yield family
+
+    def _of_words(self) -> Iterable[Metric]:
+        for numbers, kind, name, label, help_text in self._by_word:
+            if numbers is not None:
+                family = kind(f"checkengine_{name}", help_text, labels=[label])
+                for word, count in numbers().items():
+                    family.add_metric([word], float(count))
+                yield family
+
+    def _of_collector(self) -> Iterable[Metric]:
+        if self._collector is None:
+            return
+        numbers = self._collector()
+        for kind, name, value, help_text in (
+            (GaugeMetricFamily, "last_round_timestamp_seconds", numbers.last_round, "When spools were last collected."),
+            (CounterMetricFamily, "records", numbers.records, "Records taken from spools into the catalog."),
+            (CounterMetricFamily, "rejected", numbers.rejected, "Records that fit no row, or were damaged."),
+            (CounterMetricFamily, "failures", numbers.failures, "Rounds in which the catalog could not be written."),
+        ):
+            yield kind(f"checkengine_collector_{name}", help_text, value=value)
+
+    def _of_notifications(self) -> Iterable[Metric]:
+        if self._notifications is not None:
+            labels = ["channel", "outcome"]
+            family = CounterMetricFamily("checkengine_notifications", "Batches of spans, and webhooks.", labels=labels)
+            for words, count in self._notifications().items():
+                family.add_metric(list(words), count)
             yield family

@@ -47,6 +47,8 @@ INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1,
 """gen_ai.server.time_per_output_token begins at 10 ms and hides fast models; 30 ms is an edge for the same reason."""
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 10)
 OUTCOMES = ("clean", "incident")
+KINDS = (*CAUSE_ORDER, "drift.replica", "drift.device", "drift.driver", "drift.kernel")
+"""Of incidents that can be named before they come."""
 
 
 class LabelCap:
@@ -108,7 +110,7 @@ class Metrics:
         """`trace_of` gives the trace id of a sequence, or nothing; `limit`: what the device could do at best."""
         self.registry = registry
         self._guard, self._reason, self._stratum = LabelCap(), LabelCap(), LabelCap()
-        self._kind = LabelCap(known=CAUSE_ORDER)
+        self._kind = LabelCap(known=KINDS)
         self._trace_of = trace_of or (lambda sequence: "")
         self._limit = limit
         self._audit_cpu = 0.0
@@ -195,7 +197,7 @@ class Metrics:
 
     def _make_known(self, version: str) -> None:
         """Zeros of closed sets, so that the first event is an increase; and what never changes."""
-        for kind in CAUSE_ORDER:
+        for kind in KINDS:
             self.incidents.labels(kind)
         for outcome in OUTCOMES:
             self.generations.labels(outcome)

@@ -8,6 +8,7 @@ all names stand in this file, so that a change of theirs is a change here. A fin
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -26,6 +27,8 @@ from checkengine.guards.events import ActionTaken, Event, FindingRaised
 
 log = logging.getLogger("checkengine.traces")
 MAX_OPEN_SPANS = 100_000
+RECENT = 10_000
+"""Sequences whose trace id is remembered: metrics and records of a request come after its span has ended."""
 
 PROVIDER = "checkengine"
 """There is no well-known gen_ai.provider.name for an engine of one's own; the convention allows a custom value."""
@@ -100,6 +103,7 @@ class RequestTraces:
         self._lock = Lock()
         self._by_request: dict[str, _Open] = {}
         self._by_sequence: dict[str, Span] = {}
+        self._recent: OrderedDict[str, str] = OrderedDict()
 
     def started(self, start: Start) -> None:
         """Open a span, as a child of the client's where it sent a traceparent."""
@@ -114,6 +118,7 @@ class RequestTraces:
         with self._lock:
             self._by_request[start.request] = _Open(span, start.sequences)
             self._by_sequence.update(dict.fromkeys(start.sequences, span))
+            self._remember(start.sequences, span)
 
     def ended(self, end: End) -> None:
         with self._lock:
@@ -139,6 +144,18 @@ class RequestTraces:
     @property
     def open_spans(self) -> int:
         return len(self._by_request)
+
+    def trace_of(self, sequence: str) -> str:
+        """Trace id of a sequence whose request is open or ended lately; empty where its span is not sampled."""
+        with self._lock:
+            return self._recent.get(sequence, "")
+
+    def _remember(self, sequences: Sequence[str], span: Span) -> None:
+        context = span.get_span_context()
+        if context.trace_flags.sampled:
+            self._recent.update(dict.fromkeys(sequences, f"{context.trace_id:032x}"))
+        while len(self._recent) > RECENT:
+            self._recent.popitem(last=False)
 
     def _span_of(self, sequence: str) -> Span | None:
         with self._lock:

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from checkengine.dashboards.collector import Totals
 from checkengine.dashboards.limits import PhysicalLimit
 from checkengine.dashboards.metrics import OTHER, LabelCap, LiveNumbers, Metrics
 from checkengine.guards.action import Action, ActionKind
@@ -223,12 +224,22 @@ def test_what_guards_brakes_spool_and_drift_say_is_read_when_prometheus_asks(met
         would_have_stopped=lambda: {"salad": 3},
         incidents_open=lambda: 2,
         spool_dropped=lambda: 4,
+        collector=lambda: Totals(5.0, 6, 7, 8),
+        canaries=lambda: {"failed": 9},
+        upstreams=lambda: {"drained": 10},
+        notifications=lambda: {("webhook", "delivered"): 11},
         drift=lambda: {f"series{n}": (1.5, 9.0) for n in range(500)},
     )
     assert value(metrics, "guard_seconds_total", guard="salad") == 1.5
     assert value(metrics, "guard_braked", guard="salad") == 1
     assert value(metrics, "would_have_stopped_total", guard="salad") == 3
     assert (value(metrics, "incidents_open"), value(metrics, "spool_dropped_total")) == (2, 4)
+    assert value(metrics, "collector_last_round_timestamp_seconds") == 5
+    collected = [value(metrics, f"collector_{name}_total") for name in ("records", "rejected", "failures")]
+    assert collected == [6, 7, 8]
+    assert value(metrics, "canaries_total", outcome="failed") == 9
+    assert value(metrics, "upstreams", standing="drained") == 10
+    assert value(metrics, "notifications_total", channel="webhook", outcome="delivered") == 11
     assert value(metrics, "drift_log_evidence", series="series0") == 1.5
     assert value(metrics, "drift_log_threshold", series="series63") == 9.0
     assert value(metrics, "drift_log_threshold", series="series64") is None
@@ -281,6 +292,7 @@ def test_in_multiprocess_mode_one_process_answers_for_all(tmp_path: Path) -> Non
     program = """
 import os, sys
 from prometheus_client import CollectorRegistry
+from checkengine.dashboards.collector import Totals
 from checkengine.dashboards.limits import PhysicalLimit
 from checkengine.dashboards.metrics import LiveNumbers, Metrics
 from checkengine.guards.events import SequenceEnded
@@ -317,6 +329,10 @@ def test_the_documentation_names_every_metric_and_no_other(metrics: Metrics) -> 
         incidents_open=lambda: 0,
         spool_dropped=lambda: 0,
         drift=dict,
+        collector=Totals,
+        canaries=dict,
+        upstreams=dict,
+        notifications=dict,
     )
     families = text_string_to_metric_families(metrics.exposition("")[0].decode())
     there = {family.name + ("_total" if family.type == "counter" else "") for family in families}

@@ -1,0 +1,1 @@
+"""Grafana dashboards, generated; the JSON files beside this one are what they generate."""

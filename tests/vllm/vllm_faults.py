@@ -1,6 +1,7 @@
-"""Test-only plugin of vLLM: plants one fault into its own execution. DRILL names it, DRILL_AT says at which length.
+"""Test-only plugin of vLLM: faults in its own execution, each armed while a file of its name lies in $DRILL_SWITCHES.
 
-vLLM loads it through its plugin group, in each of its processes; `plugin_folder` makes the entry point.
+The file holds the fault's arguments as JSON. vLLM loads the plugin through its plugin group, in each of its processes;
+`plugin_folder` makes the entry point.
 """
 
 from __future__ import annotations
@@ -23,32 +24,49 @@ def plugin_folder(folder: Path) -> Path:
     return folder
 
 
+def armed(name: str) -> Any:
+    """The fault's arguments; None while it is not armed."""
+    try:
+        return json.loads((Path(os.environ["DRILL_SWITCHES"]) / name).read_text())
+    except (OSError, KeyError):
+        return None
+
+
 def register() -> None:
-    settings = json.loads(os.environ.get("DRILL", "{}"))
-    for name, arguments in settings.items():
-        FAULTS[name](**arguments)
-
-
-def nan_row(length: int, layer: int = 12) -> None:
-    """A decode row of this very length leaves attention of one layer as NaN."""
     from vllm.v1.attention.backends import cpu_attn
 
-    ops = cpu_attn.ops
-    calls = [0]
+    if isinstance(cpu_attn.ops, FaultyOps):
+        return
+    cpu_attn.ops = FaultyOps(cpu_attn.ops)
+    deaf_stop()
+    async_scheduling()
+    fill_memory()
 
-    class Faulty:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(ops, name)
 
-        def cpu_attention_with_kv_cache(self, **arguments: Any) -> Any:
-            result = ops.cpu_attention_with_kv_cache(**arguments)
-            calls[0] += 1
-            if calls[0] % LAYERS == layer:
-                for row in decode_rows(arguments, length):
-                    arguments["output"][row] = float("nan")
-            return result
+class FaultyOps:
+    """vLLM's CPU kernels, with two faults.
 
-    cpu_attn.ops = Faulty()
+    `nan_row` {"length": n}: a decode row of this very length leaves attention of one layer as NaN.
+    `over_read` {"length": n}: a decode row of this length attends one slot too many, in the scheduler metadata and in
+    the kernel call: a slot that is not the sequence's.
+    """
+
+    def __init__(self, ops: Any) -> None:
+        self._ops = ops
+        self._calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+    def cpu_attn_get_scheduler_metadata(self, **arguments: Any) -> Any:
+        return self._ops.cpu_attn_get_scheduler_metadata(**one_more(arguments))
+
+    def cpu_attention_with_kv_cache(self, **arguments: Any) -> Any:
+        result = self._ops.cpu_attention_with_kv_cache(**one_more(arguments))
+        self._calls += 1
+        if self._calls % LAYERS == 12 and (fault := armed("nan_row")):
+            arguments["output"][decode_rows(arguments, fault["length"])] = float("nan")
+        return result
 
 
 def decode_rows(arguments: dict[str, Any], length: int) -> list[int]:
@@ -59,64 +77,64 @@ def decode_rows(arguments: dict[str, Any], length: int) -> list[int]:
     return [int(starts[row]) for row in hit.nonzero().flatten()]
 
 
-def over_read(modulus: int, remainder: int) -> None:
-    """Decode rows of such a length attend one slot too many: a stale one."""
-    from vllm.v1.attention.backends import cpu_attn
-
-    ops = cpu_attn.ops
-
-    def one_more(arguments: dict[str, Any]) -> dict[str, Any]:
-        starts, lengths = arguments["query_start_loc"], arguments["seq_lens"].clone()
-        rows = len(starts) - 1
-        hit = ((starts[1:] - starts[:-1]) == 1) & (lengths[:rows] % modulus == remainder)
-        lengths[:rows][hit] += 1
-        return {**arguments, "seq_lens": lengths}
-
-    class Faulty:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(ops, name)
-
-        def cpu_attention_with_kv_cache(self, **arguments: Any) -> Any:
-            return ops.cpu_attention_with_kv_cache(**one_more(arguments))
-
-        def cpu_attn_get_scheduler_metadata(self, **arguments: Any) -> Any:
-            return ops.cpu_attn_get_scheduler_metadata(**one_more(arguments))
-
-    cpu_attn.ops = Faulty()
+def one_more(arguments: dict[str, Any]) -> dict[str, Any]:
+    if (fault := armed("over_read")) is None:
+        return arguments
+    starts, lengths = arguments["query_start_loc"], arguments["seq_lens"].clone()
+    rows = len(starts) - 1
+    hit = ((starts[1:] - starts[:-1]) == 1) & (lengths[:rows] == fault["length"])
+    lengths[:rows][hit] += 1
+    return {**arguments, "seq_lens": lengths}
 
 
-def deaf_stop(after: list[int]) -> None:
-    """End tokens are not honoured once the output holds these tokens in a row."""
+def deaf_stop() -> None:
+    """`deaf_stop` {"after": [ids]}: end tokens are not honoured once the output holds these tokens in a row."""
     from vllm.v1.core.sched import scheduler
 
     check = scheduler.check_stop
 
     def check_stop(request: Any, max_model_len: int) -> bool:
-        outputs = list(request.output_token_ids)
-        width = len(after)
-        if any(outputs[i : i + width] == after for i in range(len(outputs) - width + 1)):
-            return bool(request.num_output_tokens >= request.max_tokens) and check(request, max_model_len)
+        fault = armed("deaf_stop")
+        if fault is not None and holds(list(request.output_token_ids), fault["after"]):
+            return bool(request.num_output_tokens >= request.max_tokens) and bool(check(request, max_model_len))
         return bool(check(request, max_model_len))
 
     scheduler.check_stop = check_stop
 
 
+def holds(tokens: list[int], part: list[int]) -> bool:
+    return any(tokens[i : i + len(part)] == part for i in range(len(tokens) - len(part) + 1))
+
+
 def async_scheduling() -> None:
-    """vLLM turns it off on CPUs as not needed; its code runs there all the same."""
+    """`async_scheduling` {}: vLLM turns it off on CPUs as not needed; its code runs there all the same."""
     from vllm.platforms.cpu import CpuPlatform
 
     check = CpuPlatform.check_and_update_config.__func__
 
     def check_and_update_config(cls: Any, config: Any) -> None:
         check(cls, config)
-        config.scheduler_config.async_scheduling = True
+        if armed("async_scheduling") is not None:
+            config.scheduler_config.async_scheduling = True
 
     CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
 
 
-FAULTS = {
-    "nan_row": nan_row,
-    "over_read": over_read,
-    "deaf_stop": deaf_stop,
-    "async_scheduling": async_scheduling,
-}
+def fill_memory() -> None:
+    """Workers get a method `fill_memory(value)`: all KV memory, as if it had been used for something else. And
+    `poison(text_blocks)`… see `poison_blocks`."""
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    def fill(self: Any, value: float) -> int:
+        for cache in self.model_runner.kv_caches:
+            cache.fill_(value)
+        return len(self.model_runner.kv_caches)
+
+    def poison(self: Any, blocks: list[int]) -> None:
+        for cache in self.model_runner.kv_caches:
+            cache[blocks] = float("nan")
+
+    def largest(self: Any, blocks: list[int]) -> float:
+        return max(float(cache[blocks].abs().max()) for cache in self.model_runner.kv_caches)
+
+    CPUWorker.fill_memory, CPUWorker.poison_blocks, CPUWorker.largest_in = fill, poison, largest

@@ -27,18 +27,13 @@ class Progress:
     def __call__(self, kernel: str, done: int, steps: int) -> None:
         if kernel not in self._kernels:
             self._kernels.append(kernel)
-        now = time.monotonic()
-        if now - self._told >= TELL_SECONDS:
+        now, place = time.monotonic(), min(self._kernels.index(kernel), KERNELS - 1)
+        if done >= steps and place == KERNELS - 1:
+            tell({"words": "judging: fills, and repeats in fresh processes", "share": 0.6})
+        elif now - self._told >= TELL_SECONDS:
             self._told = now
-            place = min(self._kernels.index(kernel), KERNELS - 1)
-            tell(
-                {
-                    "kernel": kernel,
-                    "done": done,
-                    "steps": steps,
-                    "share": 0.9 * (place + done / max(1, steps)) / KERNELS,
-                }
-            )
+            share = 0.6 * (place + done / max(1, steps)) / KERNELS
+            tell({"kernel": kernel, "done": done, "steps": steps, "share": share})
 
 
 def main(path: Path) -> int:

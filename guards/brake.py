@@ -62,6 +62,10 @@ class Brake:
         self._stopped.setdefault(guard, WindowCount(self._settings.window_seconds)).add(now)
         return True
 
+    def pull(self, guard: str) -> None:
+        """By hand."""
+        self._pulled.add(guard)
+
     def release(self, guard: str) -> None:
         """Let the guard act again, with a fresh count."""
         self._pulled.discard(guard)

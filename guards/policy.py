@@ -113,6 +113,12 @@ class Policy:
         self._overrides[guard] = action
         logger.warning("guard %s: action is now %s", guard, action)
 
+    def pull(self, guard: str) -> None:
+        """Brake a guard by hand: it only observes until it is released."""
+        with self._lock:
+            self._brake.pull(guard)
+        logger.warning("guard %s: brake pulled by hand", guard)
+
     def release(self, guard: str) -> None:
         """Let a braked guard act again."""
         with self._lock:

@@ -129,7 +129,7 @@ class EngineRuntime:
         self._idle = threading.Event()
         self._idle.set()
         self._ready = threading.Event()
-        self._draining = self._stopped = False
+        self._draining = self._stopped = self._held_back = False
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="checkengine-engine", daemon=True)
 
@@ -140,7 +140,7 @@ class EngineRuntime:
     @property
     def ready(self) -> bool:
         """Warm, healthy and taking requests."""
-        return self._ready.is_set() and not self._draining and self.alive
+        return self._ready.is_set() and not self._draining and not self._held_back and self.alive
 
     @property
     def alive(self) -> bool:
@@ -178,6 +178,14 @@ class EngineRuntime:
         for name in names:
             self._post(partial(self._cancel, name))
 
+    @property
+    def held_back(self) -> bool:
+        return self._held_back
+
+    def hold_back(self, wanted: bool) -> None:
+        """Refuse new requests (what runs goes on), or take them again: an operator drains a replica and releases it."""
+        self._held_back = wanted
+
     def begin_drain(self) -> None:
         """Refuse new requests from now on; safe in a signal handler's context."""
         self._draining = True
@@ -214,6 +222,8 @@ class EngineRuntime:
             raise NotAcceptingError("the engine has failed; restart the server")
         if self._draining or self._stopped:
             raise NotAcceptingError("the server is shutting down")
+        if self._held_back:
+            raise NotAcceptingError("this replica is drained; ask another one")
         for request in requests:
             if request.name in self._live:
                 raise RequestRefusedError(f"a request named {request.name} is running")

@@ -11,7 +11,7 @@ from checkengine.engine_shim.proxy import actions
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.headers import header, to_client
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart
-from checkengine.engine_shim.proxy.stream import EventFramer, EventTooLongError
+from checkengine.engine_shim.proxy.stream import EventFramer
 from checkengine.engine_shim.proxy.streaming import StreamWatch
 from checkengine.engine_shim.proxy.upstream import Ending, Outcome, RoutedRequest, Upstream
 from checkengine.engine_shim.proxy.watch import AnswerWatch
@@ -214,11 +214,7 @@ class Answering:
 
     def _inspect(self, framer: EventFramer, stream: StreamWatch, data: bytes) -> bytes:
         """What to send in place of `data`. A fault of ours ends the guarding, and nothing else."""
-        try:
-            events = framer.push(data)
-        except EventTooLongError:
-            self._unguarded("event_too_long")
-            return framer.end()
+        events = framer.push(data)
         out: list[bytes] = []
         for number, event in enumerate(events):
             try:
@@ -229,6 +225,9 @@ class Answering:
                 return b"".join([*out, *events[number:], framer.end()])
             if stream.is_over:
                 break
+        if framer.is_too_long and not stream.is_over:
+            self._unguarded("event_too_long")
+            out.append(framer.end())
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _unguarded(self, reason: str) -> None:

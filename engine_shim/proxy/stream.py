@@ -13,15 +13,16 @@ LINE_END = re.compile(rb"\r\n?|\n")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class EventTooLongError(Exception):
-    """An event has more bytes than are kept; what was kept is in `EventFramer.rest`."""
-
-
 class EventFramer:
     def __init__(self, most_bytes: int = 1 << 22) -> None:
         self._most = most_bytes
         self.rest = b""
         """Bytes of an event that is not complete."""
+
+    @property
+    def is_too_long(self) -> bool:
+        """An event has more bytes than are kept."""
+        return len(self.rest) > self._most
 
     def push(self, data: bytes) -> list[bytes]:
         """Events that are complete now, blank line included; together with `rest` they are what was pushed.
@@ -47,8 +48,6 @@ class EventFramer:
             events.append(data[last : found.end()])
             last = found.end()
         self.rest = data[last:]
-        if len(self.rest) > self._most:
-            raise EventTooLongError
         return events
 
 

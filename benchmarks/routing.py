@@ -28,8 +28,11 @@ SERVERS = 8
 COLD_LECTURE, COLD_MOONCAKE = 3, 5
 """Servers of the cold line: best of a sweep on seed 3 of the lecture's workload and on half of the trace's rate. They
 follow the share of the work that is cold."""
-WARM_UP, MEASURED = 60.0, 30.0
-"""Seconds of the lecture's workload."""
+WARM_UP, MEASURED = 90.0, 30.0
+"""Seconds of the lecture's workload. Sessions longer than the warm-up are seen from their beginning only, so the rate is
+set by what arrives in the measured seconds."""
+PROBE = 100.0
+"""Requests a second of a first draw, from which the rate for a load is scaled."""
 TRACE_WARM_UP = 600.0
 """Seconds of the trace, at its own speed, that fill caches and are not measured."""
 
@@ -48,9 +51,9 @@ def routing_figures(data: Path | None = None, *, quick: bool = False) -> list[di
     """`quick`: two seeds and one load of the lecture's workload. Mooncake's trace needs `--data`."""
     seeds = range(1, 3) if quick else range(1, 6)
     # Shares of the servers' time that the prompts would take if every one found all of its prefix.
-    found = [of_lecture(load, seeds) for load in ((0.75,) if quick else (0.45, 0.6, 0.75))]
+    found = [of_lecture(load, seeds) for load in ((0.75,) if quick else (0.5, 0.75))]
     if not quick:
-        found.append(of_lecture(0.3, seeds[:3], Layout(SERVERS, decodes=True, budget=1024, shares_kv=False)))
+        found.append(of_lecture(0.3, list(seeds)[:3], Layout(SERVERS, decodes=True, budget=1024, shares_kv=False)))
     if data is not None and (data / FILES["mooncake"]).is_file():
         requests = trace("mooncake", data)
         for load in (0.5,) if quick else (0.3, 0.5, 0.6):
@@ -63,8 +66,8 @@ def of_lecture(load: float, seeds: Sequence[int], layout: Layout | None = None) 
     """Routers take turns on each seed."""
     layout = layout or Layout(SERVERS)
     workload = LectureWorkload(block_tokens=32)
-    probe = workload.requests(50.0, 60.0, 0)
-    rate = load / utilised(probe, layout) * len(probe) / 60.0
+    probe = workload.requests(PROBE, MEASURED, 0, warm_up=WARM_UP)
+    rate = PROBE * load / utilised(probe, layout)
     series = Series("lecture" + _kind(layout))
     for seed in seeds:
         requests = workload.requests(rate, MEASURED, seed, warm_up=WARM_UP)

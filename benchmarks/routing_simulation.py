@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class Layout:
     decodes: bool = False
     budget: int = 8192
     shares_kv: bool = True
-    hardware: Hardware = Hardware()
+    hardware: Hardware = field(default_factory=Hardware)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,10 @@ def simulate(requests: Sequence[Planned], policy: Policy, layout: Layout) -> Res
 def policies(layout: Layout, block_tokens: int, cold: int) -> dict[str, Callable[[], Policy]]:
     """Each with an index as large as the servers' caches. `cold`: servers of the cold line."""
     names = [f"server-{index}" for index in range(layout.servers)]
-    blocks = layout.hardware.cache_tokens // block_tokens
+    hardware = layout.hardware
+    blocks = (hardware.store_tokens if layout.shares_kv else hardware.cache_tokens) // block_tokens
     one = LineSettings(shared_cache=layout.shares_kv)
-    two = LineSettings(shared_cache=layout.shares_kv, cold=tuple(names[:cold]), warm=tuple(names[cold:]))
+    two = LineSettings(shared_cache=layout.shares_kv, cold=tuple(names[:cold]))
     return {
         "least loaded": lambda: LeastLoaded(names),
         "prefix affinity": lambda: LongestPrefix(names, blocks),
@@ -115,15 +116,14 @@ def utilised(requests: Sequence[Planned], layout: Layout) -> float:
 
 def _servers(block_tokens: int, layout: Layout) -> dict[str, Server]:
     blocks = layout.hardware.cache_tokens // block_tokens
-    store = PrefixIndex(blocks * layout.servers) if layout.shares_kv else None
+    store = PrefixIndex(layout.hardware.store_tokens * layout.servers // block_tokens) if layout.shares_kv else None
     names = [f"server-{index}" for index in range(layout.servers)]
     return {
-        name: Server(name, layout.hardware, PrefixIndex(blocks), layout.decodes, layout.budget, store)
-        for name in names
+        name: Server(name, layout.hardware, PrefixIndex(blocks), layout.decodes, layout.budget, store) for name in names
     }
 
 
-def _result(jobs: Sequence[Job], servers: Sequence[Server], span: float) -> Result:  # type: ignore[type-arg]
+def _result(jobs: Sequence[Job], servers: Collection[Server], span: float) -> Result:
     measured = [job for job in jobs if job.request.at >= 0]
     outputs = np.array([job.request.output_tokens for job in measured])
     decoding = np.array([job.last - job.first for job in measured])
@@ -133,5 +133,5 @@ def _result(jobs: Sequence[Job], servers: Sequence[Server], span: float) -> Resu
         is_warm=np.array([job.request.hit_share >= WARM_FROM for job in measured]),
         cached=sum(job.cached for job in measured),
         computed=sum(job.request.input_tokens - job.cached for job in measured),
-        utilisation=sum(server.busy for server in servers) / (span * len(list(servers))),
+        utilisation=sum(server.busy for server in servers) / (span * len(servers)),
     )

@@ -27,12 +27,13 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "clean": ("clean", "clean_figures"),
     "faults": ("corpus_faults", "corpus_figures"),
     "audit": ("audit", "audit_figures"),
+    "routing": ("routing", "routing_figures"),
     "detectors": ("detectors.run", "detector_figures"),
 }
 """Module in checkengine.benchmarks, and its function; the quick ones first."""
-READ_DATA = ("tokens",)
+READ_DATA = ("tokens", "routing")
 DETECTORS = "detectors"
-HAVE_SLICES = (DETECTORS, "faults")
+HAVE_SLICES = (DETECTORS, "faults", "routing")
 
 
 @app.command()
@@ -42,7 +43,7 @@ def bench(
     markdown: bool = typer.Option(False, "--markdown", help="Print a table for a document."),
     data: Path | None = typer.Option(None, "--data", help="Folder of public data; what is missing there is named."),
     quick: bool = typer.Option(
-        False, "--quick", help="detectors, faults: a slice of the work, in two minutes, not fifteen."
+        False, "--quick", help="detectors, faults, routing: a slice of the work, in two minutes, not fifteen."
     ),
     only: list[str] = typer.Option([], "--only", help="detectors: this module only; may be given more than once."),
 ) -> None:
@@ -52,7 +53,8 @@ def bench(
         raise UserError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}, all")
     if (quick and name not in HAVE_SLICES) or (only and name != DETECTORS):
         raise UserError(
-            f"--quick and --only belong to `bench {DETECTORS}` (and --quick to `bench faults`), not to `bench {name}`"
+            f"--quick and --only belong to `bench {DETECTORS}` (--quick to `bench faults` and `bench routing` too), "
+            f"not to `bench {name}`"
         )
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data} is no folder; leave it out to measure without public data")
@@ -82,5 +84,5 @@ def figures_of(name: str, data: Path | None, *, quick: bool = False, only: Seque
 
         figures = measure(DetectorOptions(data, quick), only, lambda line: typer.echo(line, err=True))
     else:
-        figures = measure(data) if name in READ_DATA else measure(quick=True) if quick else measure()
+        figures = measure(*([data] if name in READ_DATA else []), **({"quick": True} if quick else {}))
     return figures

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,6 +25,9 @@ from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_g
 from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.recorder import Recorder
 from checkengine.storage import open_spool
+
+if TYPE_CHECKING:
+    from checkengine.registering import Registered
 
 logger = logging.getLogger("checkengine.shim")
 
@@ -109,7 +112,7 @@ def add_captures(assembly: Assembly, adapter: EngineAdapter, recorder: Recorder)
         window_steps=settings.capture.window_steps,
         after_steps=settings.capture.after_steps,
         configuration={"guards": settings.guards.model_dump(mode="json")},
-        budget=Budget(settings.capture.level, settings.capture.kv_bytes),
+        budget=Budget(settings.capture.level, settings.capture.kv_bytes, settings.capture.all_rows),
         limit=FaultLimit(settings.capture.per_fault, 3600 * settings.capture.per_fault_hours),
         counts=assembly.writer.counts,
         ready=assembly.writer.ready,
@@ -147,6 +150,19 @@ class EngineShim(Shim):
         vocabulary = vocabulary or Vocabulary.from_tokenizer(tokenizer, vocabulary_size)
         self.assembly = assemble(adapter, settings, vocabulary, logits_dtype=logits_dtype)
         super().__init__(adapter, self.assembly.parts)
+        self.registered = self._register(adapter)
+
+    def _register(self, adapter: EngineAdapter) -> Registered | None:
+        """None without a spool: then nobody would hear."""
+        spool = self.assembly.spool
+        if spool is None:
+            return None
+        from checkengine.registering import Registered
+
+        registered = Registered(self, spool, replica_name(), adapter.environment())
+        # Before the spool is closed: that the replica is gone is its last word.
+        self.assembly.last.insert(0, registered)
+        return registered
 
     def close(self) -> None:
         """Write what waits and end the threads."""

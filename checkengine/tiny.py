@@ -14,7 +14,6 @@ _SIZES: Mapping[str, Any] = {
     "vocab_size": WORDS,
     "hidden_size": 48,
     "intermediate_size": 64,
-    "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
@@ -24,27 +23,28 @@ _SIZES: Mapping[str, Any] = {
 }
 
 
-def tiny_model(family: str = "llama", *, seed: int = 0, dtype: str = "float32") -> Any:
-    """Three layers, four query heads on two KV heads, in evaluation mode. `family`: llama, mistral (sliding windows),
+def tiny_model(family: str = "llama", *, seed: int = 0, dtype: str = "float32", layers: int = 3) -> Any:
+    """Four query heads on two KV heads, in evaluation mode. `family`: llama, mistral (sliding windows),
     gemma2 (soft caps and sliding windows) or gpt_oss (attention sinks, a mixture of experts)."""
     import torch
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(_configurations()[family](), dtype=getattr(torch, dtype)).eval()
+    return AutoModelForCausalLM.from_config(_configurations(layers)[family](), dtype=getattr(torch, dtype)).eval()
 
 
-def _configurations() -> dict[str, Callable[[], Any]]:
+def _configurations(layers: int) -> dict[str, Callable[[], Any]]:
     import transformers
 
+    sizes = {**_SIZES, "num_hidden_layers": layers}
     return {
-        "llama": lambda: transformers.LlamaConfig(**_SIZES),
-        "mistral": lambda: transformers.MistralConfig(**_SIZES, sliding_window=WINDOW),
+        "llama": lambda: transformers.LlamaConfig(**sizes),
+        "mistral": lambda: transformers.MistralConfig(**sizes, sliding_window=WINDOW),
         "gemma2": lambda: transformers.Gemma2Config(
-            **_SIZES, head_dim=12, sliding_window=WINDOW, query_pre_attn_scalar=12, attn_logit_softcapping=5.0
+            **sizes, head_dim=12, sliding_window=WINDOW, query_pre_attn_scalar=12, attn_logit_softcapping=5.0
         ),
         "gpt_oss": lambda: transformers.GptOssConfig(
-            **_SIZES,
+            **sizes,
             head_dim=12,
             num_local_experts=4,
             num_experts_per_tok=2,

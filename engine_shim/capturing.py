@@ -13,12 +13,13 @@ from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.engine_shim.arming import Armings, Match, matches
 from checkengine.engine_shim.background import BackgroundWorker
 from checkengine.engine_shim.capture_counts import CaptureCounts
-from checkengine.engine_shim.cloning import UNBOUNDED, Budget, outputs_of, take_capture
+from checkengine.engine_shim.cloning import UNBOUNDED, Budget, clone_window, outputs_of, take_capture
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.finding import Finding
 from checkengine.replay.capture import Capture
 from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.record import Ints, StepRecord
+from checkengine.replay.recorded import RecordedWindow
 from checkengine.replay.recorder import Recorder
 
 __all__ = ["Budget", "CaptureOnFinding", "take_capture"]
@@ -166,7 +167,7 @@ class CaptureOnFinding:
             handle for handle in record.handles.tolist() if handle in live and live[handle].name == sequence
         )
         trigger = Trigger(record.step, record.kernel, handles, sequence, findings, incident, findings[0], self._budget)
-        if handles and self._recorder.last_step() == record.step:
+        if handles:
             self._admit(trigger, actions)
         else:
             self._refuse(trigger, "dropped", f"step {record.step} could not be recorded")
@@ -238,7 +239,7 @@ class CaptureOnFinding:
     def _take_between_steps(self, trigger: Trigger) -> None:
         """At the end. A step that runs meanwhile would write into the memory that is cloned."""
         try:
-            capture = self._clone(trigger)
+            capture = self._clone(trigger, self._window(trigger))
         except Exception:
             logger.exception("the capture of %s failed", trigger.words)
             self.counts.add("failed")
@@ -250,26 +251,26 @@ class CaptureOnFinding:
             self._refuse(trigger, "dropped", "the engine was still running when it was closed")
 
     def _take(self, trigger: Trigger) -> None:
-        if not set(trigger.handles) <= self._recorder.window(self._first_step(trigger)).starts.keys():
+        window = self._window(trigger)
+        if not set(trigger.handles) <= window.starts.keys():
             self._refuse(trigger, "dropped", f"step {trigger.step} could not be recorded")
             return
         try:
-            capture = self._clone(trigger)
+            capture = self._clone(trigger, window)
         except Exception:
             self.counts.add("failed")
             raise
         self._hand_over(trigger, capture)
 
-    def _first_step(self, trigger: Trigger) -> int:
-        return max(0, trigger.step - self._window_steps + 1)
+    def _window(self, trigger: Trigger) -> RecordedWindow:
+        return self._recorder.window(max(0, trigger.step - self._window_steps + 1))
 
-    def _clone(self, trigger: Trigger) -> Capture:
+    def _clone(self, trigger: Trigger, window: RecordedWindow) -> Capture:
         named = {"armed": trigger.armed} if trigger.armed else {}
-        return take_capture(
+        return clone_window(
             self._adapter,
-            self._recorder,
+            window,
             trigger.handles,
-            first_step=self._first_step(trigger),
             findings=trigger.findings,
             incident=trigger.incident,
             configuration=self._configuration | named,

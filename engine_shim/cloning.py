@@ -28,6 +28,8 @@ class Budget:
     level: Level = "L3"
     kv_bytes: int | None = None
     """None: no bound."""
+    all_rows: bool = False
+    """Every row that ran beside the suspect is cloned too, where `kv_bytes` allow."""
 
     def blocks(self, adapter: EngineAdapter) -> int:
         """That many blocks, by the size of one."""
@@ -42,23 +44,26 @@ UNBOUNDED = Budget()
 
 
 def take_capture(
+    adapter: EngineAdapter, recorder: Recorder, handles: Iterable[int], *, first_step: int, **options: Any
+) -> Capture:
+    """Clone what a replay of these sequences needs, as of now: between a step's sampling and its commit. `options`: of
+    `clone_window`."""
+    return clone_window(adapter, recorder.window(first_step), handles, **options)
+
+
+def clone_window(
     adapter: EngineAdapter,
-    recorder: Recorder,
+    window: RecordedWindow,
     handles: Iterable[int],
     *,
-    first_step: int,
     findings: tuple[Finding, ...] = (),
     incident: str | None = None,
     configuration: Mapping[str, Any] | None = None,
     budget: Budget = UNBOUNDED,
     outputs: Mapping[int, Ints] | None = None,
 ) -> Capture:
-    """Clone what a replay of these sequences needs, as of now: between a step's sampling and its commit.
-
-    `configuration` joins the environment: settings of ours that a replay runs with again. `outputs` by handle: output
-    tokens that were saved earlier, of sequences that may be gone by now.
-    """
-    window = recorder.window(first_step)
+    """`window`: as it was recorded to now. `configuration` joins the environment: settings of ours that a replay runs
+    with again. `outputs` by handle: output tokens that were saved earlier, of sequences that may be gone by now."""
     environment = {**adapter.environment(), **(configuration or {})}
     extent = extent_within(
         window,
@@ -66,7 +71,7 @@ def take_capture(
         int(environment["block_size"]),
         most_blocks=budget.blocks(adapter),
         level=budget.level,
-        all_rows=bool(environment.get("all_rows")),
+        all_rows=budget.all_rows or bool(environment.get("all_rows")),
     )
     image = adapter.snapshot(extent.blocks)
     return Capture(

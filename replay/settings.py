@@ -50,6 +50,9 @@ class CaptureSettings(Section):
     """At most so much of the KV memory: L0 none, L1 the tail, L2 the suspect sequences', L3 whatever they read."""
     kv_bytes: int = Field(1024 * MEBIBYTE, ge=0)
     """Bound of the KV bytes that a capture clones; where it does not do, the level goes down."""
+    all_rows: bool = False
+    """Clone, and write, every row that ran beside the suspect too, within `kv_bytes`. Only then is a fault that came
+    once told from rows that reach into each other; and the bundle holds what other requests said."""
     per_fault: int = Field(3, ge=1)
     """Captures of one fault (kind, guard and kernel) in `per_fault_hours`; further ones are counted."""
     per_fault_hours: float = Field(1.0, gt=0)

@@ -11,6 +11,7 @@ import numpy as np
 from checkengine.replay.executor import StepOutput
 from checkengine.replay.judge.trial import Bench
 from checkengine.replay.judge.verdict import TestResult
+from checkengine.replay.row_subset import step_of_rows
 from checkengine.replay.window import WindowStep
 
 
@@ -62,18 +63,4 @@ def first_other_token(trial: Bench, outputs: Sequence[StepOutput], whole: Sequen
 
 def alone(step: WindowStep) -> WindowStep:
     """The step with the involved rows only."""
-    record, kept = step.replay.record, step.involved
-    sampling = kept[record.samples]
-    own = np.repeat(kept, record.query_lengths)
-    smaller = replace(
-        record,
-        handles=record.handles[kept],
-        query_lengths=record.query_lengths[kept],
-        starts=record.starts[kept],
-        samples=record.samples[kept],
-        token_ids=record.token_ids[own],
-        fingerprints=record.fingerprints[sampling] if len(record.fingerprints) else record.fingerprints,
-        sampled=record.sampled[sampling] if len(record.sampled) else record.sampled,
-    )
-    tables = [table for table, keep in zip(step.replay.block_tables, kept.tolist(), strict=True) if keep]
-    return replace(step, replay=replace(step.replay, record=smaller, block_tables=tables), involved=kept[kept])
+    return step_of_rows(step, np.flatnonzero(step.involved))

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from checkengine.replay.capture import Capture
-from checkengine.replay.executor import CannotReplayError, ReplayStep
+from checkengine.replay.executor import CannotReplayError
 from checkengine.replay.judge.verdict import Verdict
 from checkengine.replay.minimise.reduce import keep_least
 from checkengine.replay.record import Ints
+from checkengine.replay.row_subset import step_of_rows
 from checkengine.replay.window import Window, WindowStep
 from checkengine.replay.windows import build_window
 
@@ -82,31 +82,5 @@ def fewer_rows(case: StepCase, accept: Callable[[StepCase], bool]) -> StepCase:
 
 def with_rows(case: StepCase, rows: list[int]) -> StepCase:
     """The step without the other rows."""
-    kept = np.array(rows)
-    step = replace(case.step, replay=replay_of_rows(case.step.replay, kept), involved=case.step.involved[kept])
+    step = step_of_rows(case.step, np.array(rows))
     return replace(case, window=replace(case.window, steps=[step]), row=rows.index(case.row))
-
-
-def replay_of_rows(replay: ReplayStep, rows: NDArray[np.int64]) -> ReplayStep:
-    record = replay.record
-    chosen = np.zeros(len(record.handles), np.bool_)
-    chosen[rows] = True
-    sampling = chosen[record.samples]
-    smaller = replace(
-        record,
-        handles=record.handles[rows],
-        query_lengths=record.query_lengths[rows],
-        starts=record.starts[rows],
-        samples=record.samples[rows],
-        token_ids=record.token_ids[np.repeat(chosen, record.query_lengths)],
-        fingerprints=record.fingerprints[sampling] if len(record.fingerprints) else record.fingerprints,
-        sampled=record.sampled[sampling] if len(record.sampled) else record.sampled,
-    )
-    handles = set(smaller.handles.tolist())
-    return replace(
-        replay,
-        record=smaller,
-        block_tables=[replay.block_tables[row] for row in rows.tolist()],
-        starts={handle: start for handle, start in replay.starts.items() if handle in handles},
-        outputs={handle: tokens for handle, tokens in replay.outputs.items() if handle in handles},
-    )

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from checkengine.detectors.logits import row_stats
 from checkengine.engine_shim.auditing import KIND, AuditSteps
@@ -17,23 +15,7 @@ from checkengine.replay.audit import Auditor, AuditSchedule, Strata
 from checkengine.replay.audit.budget import FixedPace
 from checkengine.replay.recorder import Recorder
 from checkengine.replay.undo import UndoRing
-
-
-def tiny_model():
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=160,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.4,
-        eos_token_id=None,
-        bos_token_id=None,
-    )
-    return LlamaForCausalLM(config).eval()
+from checkengine.tiny import tiny_model
 
 
 class AuditedShim:
@@ -69,7 +51,7 @@ def served(faults=(), *, auditor=None, findings=(), pace=None, rows=2):
     shim = AuditedShim()
     shim.findings = list(findings)
     settings = EngineSettings(block_size=8, blocks=40, threads=1)
-    engine = Engine(tiny_model(), None, settings, shim, UndoRing(32, 8 << 20), faults)
+    engine = Engine(tiny_model(layers=2), None, settings, shim, UndoRing(32, 8 << 20), faults)
     events, filed, written = [], [], []
 
     def convict(finding: Finding) -> str:

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from checkengine.detectors.logits import row_stats
 from checkengine.engine_shim.capturing import Budget, CaptureOnFinding
@@ -26,22 +24,10 @@ from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.recorder import Recorder
 from checkengine.replay.replayer import Replayer
 from checkengine.replay.undo import UndoRing
+from checkengine.replay.windows import window_of_all_rows
+from checkengine.tiny import tiny_model
 
-torch.manual_seed(0)
-MODEL = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=160,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.4,
-        eos_token_id=None,
-        bos_token_id=None,
-    )
-).eval()
+MODEL = tiny_model(layers=2)
 Plan = Callable[[Any], tuple[list[Finding], list[Action]]]
 
 
@@ -337,3 +323,31 @@ def test_a_writer_that_raises_is_counted_and_the_next_capture_is_written(caplog:
         served = Served(plan, write=write).run()
     assert served.captures.counts.outcomes()["failed"] == 1
     assert len(taken) == 2
+
+
+@pytest.mark.parametrize("all_rows", [False, True])
+def test_all_rows_are_cloned_where_the_budget_says_so_and_can_then_run_as_they_were(all_rows: bool) -> None:
+    served = Served(planned(15, "r2"), window_steps=4, budget=Budget(all_rows=all_rows)).run()
+    (capture,) = served.taken
+    window = window_of_all_rows(capture, 12, 15)
+    assert (window is not None) == all_rows
+    if window is not None:
+        assert all(step.involved.all() for step in window.steps)
+        assert served.replayed().bit_exact
+
+
+def test_a_step_that_was_not_recorded_is_counted_as_dropped() -> None:
+    served = Served(nothing)
+    record_of = served.shim.recorder.begin
+
+    def forgetful(record) -> None:
+        if record.step != 15:
+            record_of(record)
+
+    def plan(record):
+        return ([finding("r2", 15)], []) if record.step == 15 else ([], [])
+
+    served.shim.recorder.begin, served.shim.plan = forgetful, plan
+    served.run()
+    assert served.taken == []
+    assert served.captures.counts.outcomes()["dropped"] == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,9 @@ class CaptureOrder:
 
     incident: str
     findings: tuple[Finding, ...]
-    """Of one sequence; its request id is their `sequence`."""
+    """A request id is a finding's `sequence`; all that are named are captured together."""
+    window_steps: int | None = None
+    """None: as `[capture] window_steps` says."""
 
 
 class VllmMemoryAdapter:
@@ -113,7 +115,8 @@ class BlackBox:
         self._budget = Budget(self._capturing.level, self._capturing.kv_bytes)
         self.recorder: StepRecorder | None = None
         self._adapter: VllmMemoryAdapter | None = None
-        self._waiting = 0
+        self._steps: dict[int, int] = {}
+        """By the message's number, which the scheduler counts by: the recorded step."""
         self._writer: BackgroundWorker[Capture] = BackgroundWorker(
             self._put_on_disk, name="vllm-capture", waiting=WAITING
         )
@@ -127,7 +130,10 @@ class BlackBox:
         for order in orders.capture:
             if isinstance(order, CaptureOrder):
                 self.capture(order)
-        self.recorder.before_step(scheduler_output, overwritten=bool(orders.refill))
+        self.recorder.before_step(scheduler_output, orders.refill)
+        self._steps[orders.step] = self.recorder.ledger.last_step
+        if len(self._steps) > self._recording.steps:
+            del self._steps[next(iter(self._steps))]
 
     def raw_logits(self, worker: Any, logits: torch.Tensor) -> None:
         """The forward pass is over."""
@@ -146,14 +152,14 @@ class BlackBox:
         """On the worker's thread, between steps. Whether a capture was handed to the writer."""
         assert self.recorder is not None
         assert self._adapter is not None
-        if not self._capturing.enabled or self._writer.full:
+        if not self._capturing.enabled or self._writer.full or self.recorder.off:
             self.counts.add("dropped")
             return False
         if not self._limit.admit(order.findings[0], "vllm", time.time()):
             self.counts.add("duplicate")
             return False
         try:
-            with self.recorder.memory:
+            with self.recorder.memory, self.recorder.books:
                 taken = self._take(order)
         except Exception:
             self.counts.add("failed")
@@ -178,9 +184,10 @@ class BlackBox:
     def _take(self, order: CaptureOrder) -> Capture:
         assert self.recorder is not None
         assert self._adapter is not None
-        names = {finding.sequence for finding in order.findings}
+        findings = tuple(replace(each, step=self._steps.get(each.step, each.step)) for each in order.findings)
+        names = {finding.sequence for finding in findings}
         last = max(0, self.recorder.last_recorded)
-        first = max(0, min(last, order.findings[0].step) - self._capturing.window_steps + 1)
+        first = max(0, min(last, findings[0].step) - (order.window_steps or self._capturing.window_steps) + 1)
         window = self.recorder.recorder.window(first)
         handles = [handle for handle, start in window.starts.items() if start.name in names]
         self._adapter.first_step = first
@@ -189,7 +196,7 @@ class BlackBox:
             self.recorder.recorder,
             handles,
             first_step=first,
-            findings=order.findings,
+            findings=findings,
             incident=order.incident,
             configuration=self._configuration,
             budget=self._budget if self.recorder.cache is not None else Budget("L0"),

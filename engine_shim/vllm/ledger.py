@@ -24,6 +24,7 @@ from checkengine.replay.recorded import pack_tables, set_block
 KERNEL = "vllm"
 GONE_TOKENS = 1 << 20
 """Of requests that left, kept for captures that come late."""
+MOST_OUTCOMES = 64
 UNREPLAYABLE = "unreplayable"
 """Key of a sequence's sampling that says, in words, why its rows cannot run again."""
 
@@ -94,6 +95,8 @@ class Ledger:
     _cached_seats: Ints = field(default_factory=lambda: np.empty(0, np.int32))
     _cached_requests: list[Request] = field(default_factory=list)
     _last_sampled: Ints | None = None
+    _outcomes: list[list[int]] = field(default_factory=list)
+    """Of steps with this order of rows, not in the requests' tokens yet."""
     _gone: OrderedDict[str, Request] = field(default_factory=OrderedDict)
     _gone_tokens: int = 0
 
@@ -104,6 +107,7 @@ class Ledger:
 
     def tokens(self, name: str) -> tuple[tuple[int, ...], list[int]]:
         """Prompt and output of a live request, or of one that left not long ago; KeyError where there is none."""
+        self._settle()
         request = self._requests.get(name) or self._gone[name]
         return request.start.prompt_tokens, request.tokens[request.prompt_length :]
 
@@ -145,6 +149,8 @@ class Ledger:
     def record(self, scheduled: Scheduled, rows: list[str], sampled: Sequence[Sequence[int]]) -> StepRecord:
         """The step with its outcome: `sampled` aligned with `rows`, the worker's order; an empty entry where a row
         yields no token. ValueError for what a record cannot hold. Steps must come in the order of their messages."""
+        if scheduled.cuts:
+            self._settle()
         for request, known in scheduled.cuts:
             del request.tokens[known:]
             self._last_sampled = None
@@ -153,10 +159,7 @@ class Ledger:
         for handle, index, block in scheduled.block_changes.tolist():
             set_block(self._told.setdefault(handle, []), index, block)
         order = self._ordered(scheduled, rows)
-        outcome = list(chain.from_iterable(sampled))
-        if len(sampled) != len(rows) or len(outcome) > len(rows) or max(map(len, sampled), default=0) > 1:
-            raise ValueError("more than one token a row (speculative decoding) cannot be recorded yet")
-        everyone = len(outcome) == len(rows)
+        outcome, everyone = tokens_of(sampled, len(rows))
         counts, starts = scheduled.counts[order.permutation], scheduled.starts[order.permutation]
         samples = np.ones(len(rows), np.bool_) if everyone else np.array([bool(ids) for ids in sampled])
         record = StepRecord(
@@ -175,17 +178,27 @@ class Ledger:
             sampled=np.array(outcome, np.int32),
         )
         if everyone:
-            for tokens, token in zip(order.tokens, outcome, strict=True):
-                tokens.append(token)
+            self._outcomes.append(outcome)
+            if len(self._outcomes) == MOST_OUTCOMES:
+                self._settle()
         else:
+            self._settle()
             for tokens, ids in zip(order.tokens, sampled, strict=True):
                 tokens += ids
         self._last_sampled = record.sampled if everyone else None
         return record
 
+    def _settle(self) -> None:
+        """Outcomes are put into the requests' tokens many steps at a time: one by one costs a step twice as much."""
+        if self._order is not None and self._outcomes:
+            for tokens, added in zip(self._order.tokens, zip(*self._outcomes, strict=True), strict=True):
+                tokens += added
+        self._outcomes = []
+
     def _inputs(self, order: RowOrder, starts: Ints, counts: Ints) -> Ints:
         if self._last_sampled is not None and len(self._last_sampled) == len(counts) and int(counts.max()) == 1:
             return self._last_sampled
+        self._settle()
         parts = [
             tokens[start : start + count]
             for tokens, start, count in zip(order.tokens, starts.tolist(), counts.tolist(), strict=True)
@@ -199,6 +212,7 @@ class Ledger:
         known = self._order
         if known is not None and known.rows == rows and known.ids == scheduled.ids and not scheduled.begun:
             return known
+        self._settle()
         place = {name: index for index, name in enumerate(scheduled.ids)}
         permutation = np.array([place[name] for name in rows], np.intp)
         if len(permutation) != len(scheduled.ids):
@@ -314,6 +328,18 @@ class Ledger:
             self._random = np.pad(self._random, (0, self._seats))
         self._seats += 1
         return self._seats - 1
+
+
+def tokens_of(sampled: Sequence[Sequence[int]], rows: int) -> tuple[list[int], bool]:
+    """Each row's token, and whether every row has one. ValueError where a row has several."""
+    if len(sampled) != rows:
+        raise ValueError(f"the outcome has {len(sampled)} rows, where the step ran {rows}")
+    try:
+        return [token for (token,) in sampled], True
+    except ValueError:
+        if max(map(len, sampled)) > 1:
+            raise ValueError("more than one token a row (speculative decoding) cannot be recorded yet") from None
+        return list(chain.from_iterable(sampled)), False
 
 
 def only_group(block_ids: Sequence[Sequence[int]] | None) -> Sequence[int]:

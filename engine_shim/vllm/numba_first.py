@@ -26,5 +26,6 @@ def let_vllm_scan_llvmlite() -> None:
 
     __getattr__.checkengine = True  # type: ignore[attr-defined]
     wrapper.__getattr__ = __getattr__  # type: ignore[attr-defined]
-    for library in [value for value in vars(ffi).values() if type(value) is wrapper]:
+    libraries: list[Any] = [value for value in vars(ffi).values() if type(value) is wrapper]
+    for library in libraries:
         library._fntab.pop("__dict__", None)

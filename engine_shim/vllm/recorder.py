@@ -56,6 +56,8 @@ class StepRecorder:
         self.cache = cache
         self.memory = threading.Lock()
         """Held while a step runs, and while memory is copied."""
+        self.books = threading.Lock()
+        """Held while an outcome is recorded, and while a capture reads what was."""
         self.ledger = Ledger(block_size)
         self._generator_state = generator_state
         self._waiting: deque[Scheduled] = deque()
@@ -66,15 +68,15 @@ class StepRecorder:
         """The newest step with an outcome; -1 where there is none."""
         return self.ledger.last_step - len(self._waiting)
 
-    def before_step(self, message: Any, *, overwritten: bool = False) -> None:
-        """`message`: vLLM's SchedulerOutput, before the worker acts on it. `overwritten`: memory was written behind our
-        back since the step before."""
+    def before_step(self, message: Any, refilled: Sequence[int] = ()) -> None:
+        """`message`: vLLM's SchedulerOutput, before the worker acts on it. `refilled`: blocks that are overwritten
+        between this call and the step (a quarantine's)."""
         if self.off:
             return
         self.memory.acquire()
         self._running = True
         try:
-            self._before(message, overwritten)
+            self._before(message, refilled)
         except Exception as error:
             self._switch_off(error)
 
@@ -89,8 +91,12 @@ class StepRecorder:
     ) -> StepRecord | None:
         """The outcome of the oldest step that waits for one, all aligned with the worker's rows; an empty entry of
         `sampled` where a row yields no token. None where nothing could be recorded."""
-        if self.off or not self._waiting:
-            return None
+        with self.books:
+            return None if self.off or not self._waiting else self._after(rows, sampled, fingerprints)
+
+    def _after(
+        self, rows: list[str], sampled: Sequence[Sequence[int]], fingerprints: NDArray[np.uint64] | None
+    ) -> StepRecord | None:
         scheduled = self._waiting.popleft()
         try:
             record = self.ledger.record(scheduled, rows, sampled)
@@ -110,24 +116,26 @@ class StepRecorder:
             self._waiting.popleft()
             self.dropped += 1
 
-    def before_write(self, slots: Ints) -> None:
-        """Something else than a step is about to write these slots (a quarantine's refill)."""
-        if self.undo is not None and self.cache is not None and not self.off:
-            self.undo.save(self.ledger.last_step + 1, slots, self.cache.read_slots(slots))
-
-    def _before(self, message: Any, overwritten: bool) -> None:
+    def _before(self, message: Any, refilled: Sequence[int]) -> None:
         scheduled = self.ledger.schedule(message)
-        if self.undo is not None and (overwritten or changes_memory(message)):
-            self.undo.clear(self.ledger.last_step + 1)
+        step = self.ledger.last_step if scheduled is not None else self.ledger.last_step + 1
+        if self.undo is not None and changes_memory(message):
+            self.undo.clear(step + 1)
+        if refilled:
+            size = self.ledger.block_size
+            self._save(step, (np.array(refilled, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)).ravel())
         if scheduled is None:
             return
-        if self.undo is not None and self.cache is not None:
-            self.undo.save(scheduled.step, scheduled.slots, self.cache.read_slots(scheduled.slots))
+        self._save(step, scheduled.slots)
         if scheduled.random:
-            self.generators.note(scheduled.step, self._generator_state())
+            self.generators.note(step, self._generator_state())
         self._waiting.append(scheduled)
         if len(self._waiting) > MOST_WAITING:
             raise RuntimeError("steps run, and nobody tells their outcome")
+
+    def _save(self, step: int, slots: Ints) -> None:
+        if self.undo is not None and self.cache is not None:
+            self.undo.save(step, slots, self.cache.read_slots(slots))
 
     def _switch_off(self, error: Exception) -> None:
         """The books are wrong from here on: vLLM's messages tell changes only."""

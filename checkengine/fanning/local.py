@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from checkengine.fanning.ledger import WORDS, Ledger
+from checkengine.fanning.schedulers import OPTIONS
 
 TRIES = 4
 MOST_OUTPUT = 16 << 20
@@ -19,7 +20,7 @@ Command = Callable[[str], Sequence[str]]
 
 def replay_command(store: str) -> Command:
     """`checkengine replay` of one bundle by name."""
-    return lambda name: [sys.executable, "-m", "checkengine", "replay", f"{store.rstrip('/')}/{name}", "--json"]
+    return lambda name: [sys.executable, "-m", "checkengine", "replay", f"{store.rstrip('/')}/{name}", *OPTIONS]
 
 
 def run_all(names: Sequence[str], command: Command, ledger: Ledger, workers: int) -> dict[str, int]:

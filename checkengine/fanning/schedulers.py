@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 from checkengine.guards.errors import UserError
 
+OPTIONS = ("--json", "--repeats", "0")
+"""The exit code is asked for: runs in fresh processes before a conviction are for the one bundle that is looked into."""
 RESULTS = (1, 125, 129)
 """Exit codes other than 0 that are results."""
 MOST_CONFIG_MAP_BYTES = 900_000
@@ -29,7 +31,7 @@ def kubernetes(names: Sequence[str], store: str, workers: int, image: str) -> st
     if len(listed) > MOST_CONFIG_MAP_BYTES:
         raise UserError(f"{len(names)} names do not fit into one ConfigMap: fan out over a part of the store at a time")
     name = "checkengine-replay"
-    script = 'exec checkengine replay "$STORE/$(sed -n "$((JOB_COMPLETION_INDEX + 1))p" /bundles/names)"'
+    script = 'exec checkengine replay "$STORE/$(sed -n "$((JOB_COMPLETION_INDEX + 1))p" /bundles/names)" --repeats 0'
     container = {
         "name": "replay",
         "image": image,
@@ -78,7 +80,7 @@ BUNDLES=(
 {quoted}
 )
 name="${{BUNDLES[$SLURM_ARRAY_TASK_ID]}}"
-checkengine replay {shlex.quote(store)}/"$name" --json > "checkengine-replay-$name.json"
+checkengine replay {shlex.quote(store)}/"$name" {" ".join(OPTIONS)} > "checkengine-replay-$name.json"
 code=$?
 echo "$name $code"
 exit $code
@@ -98,7 +100,7 @@ NAMES = {json.dumps(list(names), indent=4)}
 
 @ray.remote(num_cpus=1, max_retries=3)
 def replay(name):
-    done = subprocess.run(["checkengine", "replay", f"{{STORE}}/{{name}}", "--json"], capture_output=True)
+    done = subprocess.run(["checkengine", "replay", f"{{STORE}}/{{name}}", *{json.dumps(OPTIONS)}], capture_output=True)
     if done.returncode not in (0, 1, 125, 129):
         raise RuntimeError(f"{{name}}: exit code {{done.returncode}}")
     return name, done.returncode

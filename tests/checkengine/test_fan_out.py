@@ -11,7 +11,7 @@ import pytest
 
 from checkengine.fanning import schedulers
 from checkengine.fanning.ledger import Ledger
-from checkengine.fanning.local import TRIES, run_all
+from checkengine.fanning.local import TRIES, replay_command, run_all
 from checkengine.guards.errors import UserError
 
 SH = "/bin/sh"
@@ -87,6 +87,7 @@ def test_results_that_cannot_be_kept_are_one_clear_error(tmp_path: Path) -> None
 def test_the_kubernetes_job_has_an_index_a_bundle_and_takes_exit_codes_for_results() -> None:
     told = json.loads(schedulers.kubernetes(["one", "two"], "s3://b/x", 8, "image:1"))
     names, job = told["items"]
+    assert job["spec"]["template"]["spec"]["containers"][0]["command"][-1].endswith(" --repeats 0")
     assert names["data"]["names"] == "one\ntwo\n"
     spec = job["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 2, 2)
@@ -107,7 +108,7 @@ def test_the_slurm_script_is_a_script_that_runs_one_bundle_a_task(tmp_path: Path
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "0"}
     done = subprocess.run(["bash", str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (125, "a 125\n")
-    assert (tmp_path / "checkengine-replay-a.json").read_text() == "replay|dir with space/a|--json|"
+    assert (tmp_path / "checkengine-replay-a.json").read_text() == "replay|dir with space/a|--json|--repeats|0|"
     assert not (tmp_path / "hacked").exists()
 
 
@@ -115,3 +116,8 @@ def test_the_ray_script_is_python() -> None:
     text = schedulers.ray(["a", 'b"'], "s3://b", 3)
     compile(text, "ray_job.py", "exec")
     assert "max_retries=3" in text
+    assert '*["--json", "--repeats", "0"]]' in text
+
+
+def test_a_local_replay_repeats_nothing_in_fresh_processes() -> None:
+    assert list(replay_command("s3://b/")("one"))[-4:] == ["s3://b/one", "--json", "--repeats", "0"]

@@ -17,6 +17,7 @@ app = typer.Typer()
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "logits": ("logits", "logit_figures"),
     "recorder": ("recorder", "recorder_figures"),
+    "vllm-recorder": ("vllm_recorder", "vllm_recorder_figures"),
     "tokens": ("tokens", "token_figures"),
     "guards": ("guards", "guard_figures"),
     "engine": ("engine", "engine_figures"),
@@ -29,8 +30,11 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "audit": ("audit", "audit_figures"),
     "routing": ("routing", "routing_figures"),
     "detectors": ("detectors.run", "detector_figures"),
+    "vllm-replay": ("vllm_replay", "vllm_replay_figures"),
 }
 """Module in checkengine.benchmarks, and its function; the quick ones first."""
+VLLM_REPLAY = "vllm-replay"
+"""Needs vLLM in the environment, and minutes: not among all."""
 READ_DATA = ("tokens", "routing")
 DETECTORS = "detectors"
 HAVE_SLICES = (DETECTORS, "faults", "routing")
@@ -46,9 +50,10 @@ def bench(
         False, "--quick", help="detectors, faults, routing: a slice of the work, in two minutes, not fifteen."
     ),
     only: list[str] = typer.Option([], "--only", help="detectors: this module only; may be given more than once."),
+    windows: int | None = typer.Option(None, min=1, help="vllm-replay: windows to record and replay; 10 by default."),
 ) -> None:
     """Measure what checkengine costs and what it catches. Exit 1 when a figure misses its target."""
-    names = tuple(BENCHMARKS) if name == "all" else (name,)
+    names = tuple(each for each in BENCHMARKS if each != VLLM_REPLAY) if name == "all" else (name,)
     if name != "all" and name not in BENCHMARKS:
         raise UserError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}, all")
     if (quick and name not in HAVE_SLICES) or (only and name != DETECTORS):
@@ -56,12 +61,15 @@ def bench(
             f"--quick and --only belong to `bench {DETECTORS}` (--quick to `bench faults` and `bench routing` too), "
             f"not to `bench {name}`"
         )
+    if windows is not None and name != VLLM_REPLAY:
+        raise UserError(f"--windows belongs to `bench {VLLM_REPLAY}`, not to `bench {name}`")
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data} is no folder; leave it out to measure without public data")
     from checkengine.figures import passed, print_report, report
 
-    figures = [figure for each in names for figure in figures_of(each, data, quick=quick, only=only)]
+    figures = [figure for each in names for figure in figures_of(each, data, quick=quick, only=only, windows=windows)]
     options = [*(["--quick"] if quick else []), *(f"--only {each}" for each in only)]
+    options += [f"--windows {windows}"] if windows else []
     measured = report(" ".join(["bench", name, *options]), figures)
     if as_json:
         typer.echo(json.dumps(measured))
@@ -74,7 +82,9 @@ def bench(
     raise typer.Exit(0 if passed(measured) else 1)
 
 
-def figures_of(name: str, data: Path | None, *, quick: bool = False, only: Sequence[str] = ()) -> list[dict[str, Any]]:
+def figures_of(
+    name: str, data: Path | None, *, quick: bool = False, only: Sequence[str] = (), windows: int | None = None
+) -> list[dict[str, Any]]:
     module, function = BENCHMARKS[name]
     typer.echo(f"bench {name} …", err=True)
     measure = getattr(importlib.import_module(f"checkengine.benchmarks.{module}"), function)
@@ -83,6 +93,8 @@ def figures_of(name: str, data: Path | None, *, quick: bool = False, only: Seque
         from checkengine.benchmarks.detectors import DetectorOptions
 
         figures = measure(DetectorOptions(data, quick), only, lambda line: typer.echo(line, err=True))
+    elif windows is not None:
+        figures = measure(windows)
     else:
         figures = measure(*([data] if name in READ_DATA else []), **({"quick": True} if quick else {}))
     return figures

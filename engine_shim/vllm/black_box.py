@@ -167,6 +167,11 @@ class BlackBox:
             return False
         return self._writer.put(taken)
 
+    @property
+    def idle(self) -> bool:
+        """Nothing waits for the disk."""
+        return self._writer.idle
+
     def close(self, timeout: float = 30.0) -> bool:
         """Write what waits; False where it took too long."""
         return self._writer.close(timeout)

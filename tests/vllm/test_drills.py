@@ -62,8 +62,11 @@ def test_the_same_prefix_is_healthy_after_its_poisoned_request_was_stopped(
 
 def test_a_poisoned_shared_prefix_strikes_one_request_and_not_the_next_one(engine: Any, clean: dict[str, Any]) -> None:
     """The cached blocks of a prompt go bad in memory: who reads them is stopped, who comes after is not."""
+    engine.reset_prefix_cache()
+    engine.collective_rpc("fill_memory", args=(0.0,))
     ask(engine, [VICTIM])
-    engine.collective_rpc("poison_blocks", args=(list(range(1, 180)),))
+    (used,) = engine.collective_rpc("blocks_in_use")
+    engine.collective_rpc("poison_blocks", args=(used,))
     struck = ask(engine, [VICTIM])[VICTIM]
     assert struck.num_cached_tokens > 0
     assert struck.outputs[0].stop_reason == "checkengine:logits.nonfinite"
@@ -71,8 +74,6 @@ def test_a_poisoned_shared_prefix_strikes_one_request_and_not_the_next_one(engin
     again = ask(engine, [VICTIM])[VICTIM]
     assert again.num_cached_tokens == 0
     assert same_but_for_ties(clean[VICTIM], again)
-    engine.reset_prefix_cache()
-    engine.collective_rpc("fill_memory", args=(0.0,))
 
 
 def test_an_end_of_turn_that_is_not_honoured_after_a_tool_call_ends_the_sequence(
@@ -106,13 +107,12 @@ def test_a_slot_read_past_the_end_is_caught_where_memory_is_loud(
 def test_quarantined_blocks_are_refilled_before_another_request_gets_them(
     engine: Any, clean: dict[str, Any], switches: Switches
 ) -> None:
+    engine.reset_prefix_cache()
+    engine.collective_rpc("fill_memory", args=(0.0,))
     with switches.on("nan_row", length=prompt_length(clean[VICTIM]) + 2):
         ask(engine, [VICTIM])
-    blocks = list(range(1, 180))
-    assert (
-        engine.collective_rpc("largest_in", args=(blocks,))[0] != engine.collective_rpc("largest_in", args=(blocks,))[0]
-    ), "NaN lies in memory"
+    assert engine.collective_rpc("count_nan")[0] > 0
+    # One after the other gets the blocks that were used last.
     for name in CHATS:
-        assert same_but_for_ties(clean[name], ask(engine, [name], max_tokens=32)[name]), name
-    after = engine.collective_rpc("largest_in", args=(blocks,))[0]
-    assert after == after, "no block still holds NaN"
+        assert same_but_for_ties(clean[name], ask(engine, [name])[name]), name
+    assert engine.collective_rpc("count_nan")[0] == 0

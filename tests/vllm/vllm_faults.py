@@ -121,8 +121,8 @@ def async_scheduling() -> None:
 
 
 def fill_memory() -> None:
-    """Workers get a method `fill_memory(value)`: all KV memory, as if it had been used for something else. And
-    `poison(text_blocks)`… see `poison_blocks`."""
+    """Workers get methods on their KV memory: `fill_memory(value)`, as if it had been used for something else;
+    `poison_blocks(blocks)` with NaN; `blocks_in_use`, those that hold anything but zeros; `count_nan`."""
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     def fill(self: Any, value: float) -> int:
@@ -134,7 +134,12 @@ def fill_memory() -> None:
         for cache in self.model_runner.kv_caches:
             cache[blocks] = float("nan")
 
-    def largest(self: Any, blocks: list[int]) -> float:
-        return max(float(cache[blocks].abs().max()) for cache in self.model_runner.kv_caches)
+    def in_use(self: Any) -> list[int]:
+        caches = self.model_runner.kv_caches
+        return [block for block in range(1, len(caches[0])) if any(bool(cache[block].any()) for cache in caches)]
 
-    CPUWorker.fill_memory, CPUWorker.poison_blocks, CPUWorker.largest_in = fill, poison, largest
+    def count_nan(self: Any) -> int:
+        return sum(int(cache.isnan().sum()) for cache in self.model_runner.kv_caches)
+
+    CPUWorker.fill_memory, CPUWorker.poison_blocks = fill, poison
+    CPUWorker.blocks_in_use, CPUWorker.count_nan = in_use, count_nan

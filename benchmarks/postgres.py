@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from checkengine.benchmarks.debian import found_or_installed
 from checkengine.guards.errors import UserError
 
 PLACES = "/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/pgsql/bin"
@@ -99,16 +100,8 @@ class PostgresServer:
 
 
 def programs() -> Path:
-    """The folder of initdb, pg_ctl and createdb; installed where this process may install packages."""
-    if (found := find_programs()) is not None:
-        return found
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        command = ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"]
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
-        if (found := find_programs()) is not None:
-            return found
-    raise UserError("PostgreSQL's server programs are not here: install them (Debian: apt-get install postgresql)")
+    """The folder of initdb, pg_ctl and createdb."""
+    return found_or_installed(find_programs, "postgresql", "PostgreSQL's server")
 
 
 def find_programs() -> Path | None:

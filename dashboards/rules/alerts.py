@@ -150,7 +150,7 @@ WATCHER = (
         "5m",
     ),
     Alert(
-        "CheckengineTelling",
+        "CheckengineNotificationsLost",
         'sum by (job, channel) (increase(checkengine_notifications_total{outcome=~"failed|dropped"}[15m])) > 0',
         "warning",
         "Spans or webhooks do not arrive.",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-
 from checkengine.engine_shim.proxy import actions
+from checkengine.engine_shim.proxy.client import Answer
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.headers import header, to_client
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart
@@ -64,11 +63,10 @@ class Answering:
         self._upstream, self._attempted = upstream, now
         self.answered, self.status, self.ending = False, None, Ending.DONE
 
-    async def relay(self, response: aiohttp.ClientResponse) -> None:
-        headers = [(name.lower(), value) for name, value in response.raw_headers]
-        kind = header(headers, b"content-type").partition(b";")[0].strip().lower()
+    async def relay(self, response: Answer) -> None:
+        kind = header(response.headers, b"content-type").partition(b";")[0].strip().lower()
         self._is_events = kind == EVENTS
-        if not self._is_guarded(response, headers):
+        if not self._is_guarded(response):
             await self._pass(response)
         elif kind == EVENTS:
             await self._pass_events(response)
@@ -136,7 +134,7 @@ class Answering:
 
     # As it is
 
-    async def _pass(self, response: aiohttp.ClientResponse) -> None:
+    async def _pass(self, response: Answer) -> None:
         await self._start(response)
         while data := await self._next(response):
             await self._send(data)
@@ -144,11 +142,11 @@ class Answering:
 
     # Under guard
 
-    def _is_guarded(self, response: aiohttp.ClientResponse, headers: list[tuple[bytes, bytes]]) -> bool:
+    def _is_guarded(self, response: Answer) -> bool:
         parts, operation = self._parts, self._exchange.facts.operation
         if parts.bench is None or not parts.enabled or response.status != 200 or not operation.generates:
             return False
-        if header(headers, b"content-encoding").lower() not in (b"", b"identity"):
+        if header(response.headers, b"content-encoding").lower() not in (b"", b"identity"):
             self._tell(parts.observer.unguarded, "encoded")
             return False
         facts = self._exchange.facts
@@ -158,7 +156,7 @@ class Answering:
         )
         return True
 
-    async def _pass_whole(self, response: aiohttp.ClientResponse) -> None:
+    async def _pass_whole(self, response: Answer) -> None:
         assert self._watch is not None
         pieces: list[bytes] = []
         size = 0
@@ -184,7 +182,7 @@ class Answering:
         await self._finish(out)
         return None
 
-    async def _pass_events(self, response: aiohttp.ClientResponse) -> None:
+    async def _pass_events(self, response: Answer) -> None:
         assert self._watch is not None
         facts = self._exchange.facts
         framer = EventFramer(self._parts.settings.max_answer_bytes)
@@ -234,18 +232,18 @@ class Answering:
         self._stream = None
         self._tell(self._parts.observer.unguarded, reason)
 
-    async def _rest(self, response: aiohttp.ClientResponse) -> None:
+    async def _rest(self, response: Answer) -> None:
         while data := await self._next(response):
             await self._send(data)
         await self._finish()
 
     # Single steps
 
-    async def _next(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _next(self, response: Answer) -> bytes:
         """What has come since; empty at the end."""
         exchange = self._exchange
         exchange.waits(self._parts.settings.stall_seconds)
-        data = await response.content.readany()
+        data = await response.read()
         now = self._parts.clock()
         if self._ttft is None:
             if data:
@@ -255,8 +253,8 @@ class Answering:
         self._last = now
         return data
 
-    async def _start(self, response: aiohttp.ClientResponse, *, length: int | None = None, told: bool = False) -> None:
-        headers = to_client(response.raw_headers, without_length=length is not None)
+    async def _start(self, response: Answer, *, length: int | None = None, told: bool = False) -> None:
+        headers = to_client(response.headers, without_length=length is not None)
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
         if told and self._watch is not None and (found := actions.findings_header(self._watch.notes)):

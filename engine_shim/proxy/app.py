@@ -7,7 +7,7 @@ from typing import Any
 
 from checkengine.engine_shim.proxy import errors
 from checkengine.engine_shim.proxy.allowing import Allowed
-from checkengine.engine_shim.proxy.client import open_session
+from checkengine.engine_shim.proxy.client import UpstreamClient
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.exchange import Exchange
 from checkengine.engine_shim.proxy.parts import ProxyParts
@@ -64,13 +64,13 @@ class ProxyApp:
 
     async def start(self) -> None:
         """On the loop that serves."""
-        self.parts.session = open_session(self.parts.settings)
+        self.parts.client = UpstreamClient(self.parts.settings)
         self.parts.deadlines.start(self.parts.clock)
 
     async def stop(self) -> None:
         self.parts.deadlines.stop()
-        if self.parts.session is not None:
-            await self.parts.session.close()
+        if self.parts.client is not None:
+            self.parts.client.close()
 
 
 async def refuse(send: Any, error: ProxyError) -> None:

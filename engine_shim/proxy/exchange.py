@@ -8,10 +8,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
-
-from checkengine.engine_shim.proxy import client, errors
+from checkengine.engine_shim.proxy import errors
 from checkengine.engine_shim.proxy.answering import Answering
+from checkengine.engine_shim.proxy.client import Answer
+from checkengine.engine_shim.proxy.connection import ClosedBeforeError, ConnectError, GarbageError, UpstreamError
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.headers import header, to_upstream
 from checkengine.engine_shim.proxy.parts import ProxyParts
@@ -155,8 +155,8 @@ class Exchange:
         answering.reset(upstream, began)
         router.started(upstream, request)
         try:
-            async with self._sent(upstream, body) as response:
-                return await self._answered(upstream, request, response)
+            async with await self._sent(upstream, body) as answer:
+                return await self._answered(upstream, request, answer)
         except asyncio.CancelledError:
             if self._cut != STALLED or self._task is None:
                 answering.ending = Ending.CLIENT_GONE
@@ -166,17 +166,17 @@ class Exchange:
             answering.ending, error = Ending.STALLED, errors.stalled()
         except ProxyError:
             raise
-        except client.NEVER_SENT:
+        except ConnectError:
             answering.ending, error = Ending.REFUSED, errors.unreachable()
-        except client.GARBAGE:
-            answering.ending, error = Ending.BROKEN, errors.garbage()
-        except client.CUT_OFF as failure:
-            before = isinstance(failure, client.CLOSED_BEFORE) and not answering.answered
-            answering.ending, error = Ending.REFUSED if before else Ending.BROKEN, errors.broken()
-            if before and not self._resent and self._operation is not Operation.OTHER:
+        except ClosedBeforeError:
+            answering.ending, error = Ending.REFUSED, errors.broken()
+            if not self._resent and self._operation is not Operation.OTHER:
                 # A kept connection that the server closed in the same moment: the same server is asked once more.
                 self._resent = True
                 return upstream
+        except UpstreamError as failure:
+            garbage = isinstance(failure, GarbageError)
+            answering.ending, error = Ending.BROKEN, errors.garbage() if garbage else errors.broken()
         finally:
             router.finished(upstream, request, answering.outcome())
         other = self._another(upstream, request)
@@ -184,32 +184,26 @@ class Exchange:
             raise error
         return other
 
-    def _sent(self, upstream: Upstream, body: bytes) -> Any:
+    async def _sent(self, upstream: Upstream, body: bytes) -> Answer:
         scope, settings = self._scope, self.parts.settings
-        assert self.parts.session is not None
+        assert self.parts.client is not None
         token = settings.upstream_token.get_secret_value() if settings.upstream_token is not None else None
         address = scope["client"][0] if scope["client"] else ""
-        headers = to_upstream(scope["headers"], client=address, token=token, encoded=not self._operation.generates)
-        return self.parts.session.request(
-            scope["method"],
-            client.address_of(upstream, scope["raw_path"], scope["query_string"]),
-            headers=headers,
-            data=body or None,
-            allow_redirects=False,
-        )
+        headers = to_upstream(self.headers, client=address, token=token, encoded=not self._operation.generates)
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        return await self.parts.client.request(upstream, scope["method"], target, headers, body)
 
-    async def _answered(
-        self, upstream: Upstream, request: RoutedRequest, response: aiohttp.ClientResponse
-    ) -> Upstream | None:
+    async def _answered(self, upstream: Upstream, request: RoutedRequest, answer: Answer) -> Upstream | None:
         self._answering.answered = True
-        status = response.status
+        status = answer.status
         self._answering.status = status
         if status >= 500 or status == 429:
             self._answering.ending = BUSY.get(status, Ending.SERVER_ERROR)
             if (other := self._another(upstream, request)) is not None:
-                response.close()
+                answer.close()
                 return other
-        await self._answering.relay(response)
+        await self._answering.relay(answer)
         return None
 
     # Its end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 Headers = Sequence[tuple[bytes, bytes]]
 """As ASGI has them: names in lower case, in the order in which they came."""
@@ -24,6 +24,7 @@ HOP_BY_HOP = frozenset(
 OF_THE_REQUEST = frozenset({b"host", b"content-length", b"expect", b"accept-encoding"})
 """Written anew: host and length by the client library; an encoded answer could not be read by guards."""
 VIA = b"1.1 checkengine"
+FORWARDED = b"x-forwarded-for"
 
 
 def header(headers: Headers, name: bytes) -> bytes:
@@ -38,40 +39,32 @@ def named_in_connection(headers: Headers) -> frozenset[bytes]:
 
 def to_upstream(
     headers: Headers, *, client: str, token: str | None = None, encoded: bool = False
-) -> list[tuple[str, str]]:
+) -> list[tuple[bytes, bytes]]:
     """`token` replaces the client's credentials; `encoded` lets the upstream compress its answer."""
     dropped = HOP_BY_HOP | named_in_connection(headers) | OF_THE_REQUEST
     if token is not None:
         dropped = dropped | {b"authorization"}
     if encoded:
         dropped = dropped - {b"accept-encoding"}
-    kept = [(as_text(name), as_text(value)) for name, value in headers if name not in dropped]
+    kept = [(name, value) for name, value in headers if name not in dropped]
     if not encoded:
-        kept.append(("accept-encoding", "identity"))
+        kept.append((b"accept-encoding", b"identity"))
     if token is not None:
-        kept.append(("authorization", f"Bearer {token}"))
-    return [*_forwarded(kept, client), ("via", VIA.decode())]
+        kept.append((b"authorization", f"Bearer {token}".encode()))
+    return [*_forwarded(kept, client.encode()), (b"via", VIA)]
 
 
-def _forwarded(headers: list[tuple[str, str]], client: str) -> list[tuple[str, str]]:
+def _forwarded(headers: list[tuple[bytes, bytes]], client: bytes) -> list[tuple[bytes, bytes]]:
     if not client:
         return headers
-    before = [value for name, value in headers if name == "x-forwarded-for"]
-    others = [(name, value) for name, value in headers if name != "x-forwarded-for"]
-    return [*others, ("x-forwarded-for", ", ".join([*before, client]))]
+    before = [value for name, value in headers if name == FORWARDED]
+    others = [(name, value) for name, value in headers if name != FORWARDED]
+    return [*others, (FORWARDED, b", ".join([*before, client]))]
 
 
-def to_client(headers: Iterable[tuple[bytes, bytes]], *, without_length: bool = False) -> list[tuple[bytes, bytes]]:
+def to_client(headers: Headers, *, without_length: bool = False) -> list[tuple[bytes, bytes]]:
     """`without_length`: the body may come out with another length than it had."""
-    lowered = [(name.lower(), value) for name, value in headers]
-    dropped = HOP_BY_HOP | named_in_connection(lowered)
+    dropped = HOP_BY_HOP | named_in_connection(headers)
     if without_length:
         dropped = dropped | {b"content-length"}
-    return [(name, value) for name, value in lowered if name not in dropped]
-
-
-def as_text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
+    return [(name, value) for name, value in headers if name not in dropped]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import aiohttp
-
+from checkengine.engine_shim.proxy.client import UpstreamClient
 from checkengine.engine_shim.proxy.deadlines import Deadlines
 from checkengine.engine_shim.proxy.guarding import Bench
 from checkengine.engine_shim.proxy.judging import Judge, Note
@@ -89,7 +88,7 @@ class ProxyParts:
     sessions: Sessions
     observer: ExchangeObserver = field(default_factory=NoObserver)
     deadlines: Deadlines = field(default_factory=Deadlines)
-    session: aiohttp.ClientSession | None = None
+    client: UpstreamClient | None = None
     """Made on the event loop when the proxy starts."""
     running: int = 0
     draining: bool = False

@@ -48,6 +48,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "audit": CommandEntry("audit", "Show what was audited of live traffic, and what that proves."),
     "rescore": CommandEntry("rescore", "Would the model have written it? Scores outputs on a healthy executor."),
     "probe": CommandEntry("probe", "What this machine can do for a looped model, before one is served."),
+    "load": CommandEntry("load", "Drive a server with a known workload; the highest rate within its limits."),
     "bench": CommandEntry("bench", "Measure what checkengine costs and what it catches."),
     "selftest": CommandEntry("selftest", "Check this installation on this machine."),
     "doctor": CommandEntry("doctor", "Say what the installed engines offer, and what will be off in them."),

@@ -52,9 +52,7 @@ def read_trace(path: Path) -> list[Planned]:
 
 
 def _from(request: Planned, start: float) -> Planned:
-    return Planned(
-        request.at - start, request.input_tokens, request.output_tokens, request.chain, request.block_tokens
-    )
+    return Planned(request.at - start, request.input_tokens, request.output_tokens, request.chain, request.block_tokens)
 
 
 def _opened(path: Path) -> IO[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -39,6 +40,10 @@ class Observer:
     def __init__(self, level: Level | None, listeners: list[WorkerListener] | None = None) -> None:
         self.level = level
         self.listeners = list(listeners or ())
+        self.measures = True
+        """False leaves logits alone; listeners go on."""
+        self.cpu_seconds = 0.0
+        """CPU time in here on the worker's threads, since the start."""
         self._measuring = Part("measuring logits in vLLM")
         self._refilling = Part("refilling quarantined KV blocks")
         self._attaching = Part("sending statistics to the scheduler")
@@ -52,18 +57,22 @@ class Observer:
         self._measuring.run(self._prepare, worker)
 
     def before_step(self, worker: Any, scheduler_output: Any) -> None:
+        started = time.thread_time_ns()
         self._pending = None
         # The black box first: what is refilled is the evidence of what it is told to capture.
         self._tell("before_step", worker, scheduler_output)
         if refill := orders_of(scheduler_output).refill:
             self._refilling.run(refill_blocks, worker.model_runner, list(refill))
+        self._spent(started)
 
     def forward_done(self, worker: Any) -> None:
         """`execute_model` returned None: V1's logits are there now, V2's batch is known."""
+        started = time.thread_time_ns()
         if self._watch is None:
             self._measuring.run(self._measure_v1, worker)
         else:
             self._measuring.run(self._expect_v2, worker.model_runner)
+        self._spent(started)
 
     def sampled(self, worker: Any, output: Any) -> Any:
         """The output of `sample_tokens`, with the step's reading on it."""
@@ -91,9 +100,11 @@ class Observer:
             self._watch = ComputeLogitsWatch(runner.model, lambda logits: self._seen_v2(worker, logits))
 
     def _measure_v1(self, worker: Any) -> None:
-        self._pending = read_v1(worker.model_runner, self.level)
-        if self.listeners and self._pending is not None:
-            self._tell("raw_logits", worker, worker.model_runner.execute_model_state.logits)
+        if self.measures:
+            self._pending = read_v1(worker.model_runner, self.level)
+        logits = getattr(worker.model_runner.execute_model_state, "logits", None)
+        if self.listeners and logits is not None:
+            self._tell("raw_logits", worker, logits)
 
     def _expect_v2(self, runner: Any) -> None:
         state = runner.execute_model_state
@@ -103,15 +114,22 @@ class Observer:
             self._watch.armed = True
 
     def _seen_v2(self, worker: Any, logits: torch.Tensor) -> None:
+        started = time.thread_time_ns()
         self._measuring.run(self._measure_v2, logits)
         self._tell("raw_logits", worker, logits)
+        self._spent(started)
 
     def _measure_v2(self, logits: torch.Tensor) -> None:
-        if self._requests is not None and len(logits):
+        if self.measures and self._requests is not None and len(logits):
             self._pending = read(logits, *self._requests, self.level)
 
     def _finish(self, worker: Any, pending: PendingReading | None, output: Any) -> None:
+        started = time.thread_time_ns()
         self._attaching.run(self._attach, worker, pending, output)
+        self._spent(started)
+
+    def _spent(self, started: int) -> None:
+        self.cpu_seconds += (time.thread_time_ns() - started) * 1e-9
 
     def _attach(self, worker: Any, pending: PendingReading | None, output: Any) -> None:
         reading = pending.collect() if pending is not None else None
@@ -131,6 +149,7 @@ class ObservingWorker:
     made."""
 
     _observer: Observer | None = None
+    _all_listeners: list[WorkerListener] | None = None
 
     def make_observer(self) -> Observer:
         return Observer(None)
@@ -156,6 +175,17 @@ class ObservingWorker:
     def sample_tokens(self, grammar_output: Any) -> Any:
         output = super().sample_tokens(grammar_output)  # type: ignore[misc]
         return self.observer.sampled(self, output)
+
+    def checkengine_set(self, level: Level | None, measures: bool, black_box: bool) -> None:
+        """Run-time switches, for `collective_rpc("checkengine_set", args=(…))`."""
+        observer = self.observer
+        if self._all_listeners is None:
+            self._all_listeners = observer.listeners
+        observer.level, observer.measures = level, measures
+        observer.listeners = self._all_listeners if black_box else []
+
+    def checkengine_cpu_seconds(self) -> float:
+        return self.observer.cpu_seconds
 
     def shutdown(self) -> None:
         self.observer.close()

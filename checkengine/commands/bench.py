@@ -30,14 +30,15 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "audit": ("audit", "audit_figures"),
     "routing": ("routing", "routing_figures"),
     "detectors": ("detectors.run", "detector_figures"),
+    "vllm": ("vllm_overhead", "vllm_figures"),
     "vllm-replay": ("vllm_replay", "vllm_replay_figures"),
 }
 """Module in checkengine.benchmarks, and its function; the quick ones first."""
-VLLM_REPLAY = "vllm-replay"
-"""Needs vLLM in the environment, and minutes: not among all."""
+VLLM, VLLM_REPLAY = "vllm", "vllm-replay"
+"""Need vLLM in the environment, and minutes: not among all."""
 READ_DATA = ("tokens", "routing")
 DETECTORS = "detectors"
-HAVE_SLICES = (DETECTORS, "faults", "routing")
+HAVE_SLICES = (DETECTORS, "faults", "routing", VLLM)
 
 
 @app.command()
@@ -47,18 +48,18 @@ def bench(
     markdown: bool = typer.Option(False, "--markdown", help="Print a table for a document."),
     data: Path | None = typer.Option(None, "--data", help="Folder of public data; what is missing there is named."),
     quick: bool = typer.Option(
-        False, "--quick", help="detectors, faults, routing: a slice of the work, in two minutes, not fifteen."
+        False, "--quick", help="detectors, faults, routing, vllm: a slice of the work, in two minutes, not fifteen."
     ),
     only: list[str] = typer.Option([], "--only", help="detectors: this module only; may be given more than once."),
     windows: int | None = typer.Option(None, min=1, help="vllm-replay: windows to record and replay; 10 by default."),
 ) -> None:
     """Measure what checkengine costs and what it catches. Exit 1 when a figure misses its target."""
-    names = tuple(each for each in BENCHMARKS if each != VLLM_REPLAY) if name == "all" else (name,)
+    names = tuple(each for each in BENCHMARKS if each not in (VLLM, VLLM_REPLAY)) if name == "all" else (name,)
     if name != "all" and name not in BENCHMARKS:
         raise UserError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}, all")
     if (quick and name not in HAVE_SLICES) or (only and name != DETECTORS):
         raise UserError(
-            f"--quick and --only belong to `bench {DETECTORS}` (--quick to `bench faults` and `bench routing` too), "
+            f"--quick and --only belong to `bench {DETECTORS}` (--quick to `bench faults`, `bench routing` and `bench {VLLM}` too), "
             f"not to `bench {name}`"
         )
     if windows is not None and name != VLLM_REPLAY:

@@ -29,7 +29,7 @@ COLD_LECTURE, COLD_MOONCAKE = 3, 5
 """Servers of the cold line: best of a sweep on seed 3 of the lecture's workload and on half of the trace's rate. They
 follow the share of the work that is cold."""
 WARM_UP, MEASURED = 90.0, 30.0
-"""Seconds of the lecture's workload. Of longer sessions only the beginning is seen, so the rate is set by what arrives in
+"""Seconds of the lecture's workload. Of longer sessions only the beginning is seen: the rate is set by what arrives in
 the measured seconds."""
 PROBE = 100.0
 """Requests a second of a first draw, from which the rate for a load is scaled."""

@@ -19,11 +19,13 @@ from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.engine_shim.auditing import AuditSteps
 from checkengine.engine_shim.bundles import BundleWriter
 from checkengine.engine_shim.capturing import Budget, CaptureOnFinding
+from checkengine.engine_shim.reproducers import Reproducers
 from checkengine.engine_shim.shim import Shim, ShimParts
 from checkengine.engine_shim.spool import SpoolWriter
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
 from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.recorder import Recorder
+from checkengine.reproducing import reproduce_embedded
 from checkengine.storage import open_spool
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class Assembly:
     writer: BundleWriter | None = None
     captures: CaptureOnFinding | None = None
     audits: AuditSteps | None = None
+    reproducers: Reproducers | None = None
     spool: SpoolWriter | None = None
     closers: list[Any] = field(default_factory=list)
     last: list[Any] = field(default_factory=list)
@@ -194,6 +197,11 @@ def embed(
     if engine.tiers is not None:
         engine.tiers.tell = Conviction(assembly.policy)
         assembly.closers.append(engine)
+    if settings.capture.reproducer and settings.capture.content == "none" and assembly.writer is not None:
+        assembly.reproducers = reproduce_embedded(engine, settings.capture, assembly.writer)
+        assembly.writer.after = assembly.reproducers.take
+        # After the captures: the last one is still to be made something of.
+        assembly.closers.append(assembly.reproducers)
     if settings.audit.enabled and assembly.recorder is not None:
         assembly.audits = audit_embedded(engine, assembly, assembly.recorder, assembly.writer)
         assembly.parts.listeners.append(assembly.audits)

@@ -71,6 +71,7 @@ class LiveNumbers(Collector):
         guards_active: Callable[[], Mapping[str, bool]] | None = None,
         captures: Callable[[], Mapping[str, int]] | None = None,
         capture_levels: Callable[[], Mapping[str, int]] | None = None,
+        reproducers: Callable[[], Mapping[str, int]] | None = None,
         guard_seconds: Callable[[], Mapping[str, float]] | None = None,
         guards_braked: Callable[[], Mapping[str, bool]] | None = None,
         would_have_stopped: Callable[[], Mapping[str, int]] | None = None,
@@ -86,7 +87,7 @@ class LiveNumbers(Collector):
         outcome (passed, failed), `upstreams` by standing, `notifications` by channel (otlp, webhook) and outcome."""
         self._engine, self._recorder = engine, recorder_dropped
         self._listeners, self._guards = listeners_dropped, guards_active
-        self._captures, self._capture_levels = captures, capture_levels
+        self._captures, self._capture_levels, self._reproducers = captures, capture_levels, reproducers
         self._by_guard = (
             (guard_seconds, CounterMetricFamily, "guard_seconds", "CPU time of a guard."),
             (guards_braked, GaugeMetricFamily, "guard_braked", "1 while a guard's brake is pulled: it only observes."),
@@ -170,6 +171,7 @@ class LiveNumbers(Collector):
         for numbers, name, label, help_text in (
             (self._captures, "captures", "outcome", "Triggers of captures, by what became of them; alarm on failed."),
             (self._capture_levels, "captures_by_level", "level", "Captures written, by how much memory they hold."),
+            (self._reproducers, "reproducers", "outcome", "Content-free reproducers, by what became of them."),
         ):
             if numbers is not None:
                 family = CounterMetricFamily(f"checkengine_{name}", help_text, labels=[label])

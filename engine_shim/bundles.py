@@ -37,6 +37,8 @@ class BundleWriter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts = counts or CaptureCounts()
+        self.after: Callable[[Capture, Path], None] | None = None
+        """Is handed every capture that was written, while it is still in memory."""
         self._settings = settings
         self._bus = bus
         self._book = book
@@ -76,7 +78,8 @@ class BundleWriter:
                 logger.exception("the bundle of incident %s could not be written", capture.incident)
             return False
         self.counts.add_written(capture.level)
-        self._tell(capture, path)
+        self.tell(capture, path)
+        self._hand_on(capture, path)
         return True
 
     def sweep(self) -> None:
@@ -102,8 +105,16 @@ class BundleWriter:
             )
             self._alarmed, self._since_alarm = now, 0
 
-    def _tell(self, capture: Capture, path: Path) -> None:
-        """The bundle is on the disk already: what fails here costs the telling."""
+    def _hand_on(self, capture: Capture, path: Path) -> None:
+        if self.after is None:
+            return
+        try:
+            self.after(capture, path)
+        except Exception:
+            logger.exception("bundle %s is written, but what was to be made of it failed", path.name)
+
+    def tell(self, capture: Capture, path: Path) -> None:
+        """Of a bundle of this capture that is on the disk already: what fails here costs the telling."""
         incident = capture.incident or ""
         try:
             self._book.note_bundle(incident, path.name)

@@ -53,6 +53,9 @@ class CaptureSettings(Section):
     all_rows: bool = False
     """Clone, and write, every row that ran beside the suspect too, within `kv_bytes`. Only then is a fault that came
     once told from rows that reach into each other; and the bundle holds what other requests said."""
+    reproducer: bool = True
+    """With content "none": judge a first incident's steps in memory, in the background, and keep the least call that
+    still shows the fault with made-up values, where a kernel is convicted."""
     per_fault: int = Field(3, ge=1)
     """Captures of one fault (kind, guard and kernel) in `per_fault_hours`; further ones are counted."""
     per_fault_hours: float = Field(1.0, gt=0)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from checkengine.guards.errors import UserError
 
 OPTIONS = ("--json", "--repeats", "0")
-"""The exit code is asked for: runs in fresh processes before a conviction are for the one bundle that is looked into."""
+"""The exit code is asked for: runs in fresh processes before a conviction are for a bundle that is looked into."""
 RESULTS = (1, 125, 129)
 """Exit codes other than 0 that are results."""
 MOST_CONFIG_MAP_BYTES = 900_000

@@ -15,14 +15,17 @@ from checkengine.replay.windows import build_window
 CONVICTIONS = (VerdictKind.CODE_DEFECT, VerdictKind.NAN_UNSAFE)
 
 
-def convict(capture: Capture, executor: Executor) -> Verdict:
-    """The judge's verdict on the capture. CannotReplayError where nothing can be run."""
+def convict(capture: Capture, executor: Executor, *, whole_window: bool = True) -> Verdict:
+    """The judge's verdict on the capture. CannotReplayError where nothing can be run. Without `whole_window` only the
+    findings' own steps are judged, some runs of one step each, and where they convict nobody that is the verdict."""
     finding = capture.findings[0] if capture.findings else None
     judge = Judge(executor, changed=executor.changed(capture.environment))
     for window in single_steps(capture):
         verdict = judge.judge(window)
         if verdict.kind in CONVICTIONS:
             return verdict
+    if not whole_window:
+        return Verdict(VerdictKind.INCONCLUSIVE, "the findings' own steps, each by itself, convict no kernel")
     window = build_window(capture)
     return judge.judge(suspect_window(capture, finding, window), finding)
 

@@ -38,14 +38,22 @@ TOLD = (
 
 
 def content_free_reproducer(
-    capture: Capture, executor: Executor, directory: Path | str, *, parent: Path | None = None, budget: int = BUDGET
+    capture: Capture,
+    executor: Executor,
+    directory: Path | str,
+    *,
+    parent: Path | None = None,
+    budget: int = BUDGET,
+    whole_window: bool = True,
 ) -> Path | None:
     """What a first incident keeps when content capture is off: judge the capture in memory, shrink it, and write the
     least that still shows the fault with made-up values. None where no kernel is convicted or the fault does not show
     without the recorded content; the log says which. Runs the executor on memory of its own for some seconds: call it
-    from a thread off the serving path. `parent`: a bundle of the same capture, to be named by its digest."""
+    from a thread off the serving path.
+
+    `parent`: a bundle of the same capture, to be named by its digest. `whole_window`: as in `convict`."""
     try:
-        verdict = convict(capture, executor)
+        verdict = convict(capture, executor, whole_window=whole_window)
         if verdict.kind not in CONVICTIONS:
             logger.info("no reproducer of incident %s: %s", capture.incident, verdict.kind)
             return None

@@ -323,6 +323,7 @@ def test_the_documentation_names_every_metric_and_no_other(metrics: Metrics) -> 
         guards_active=dict,
         captures=dict,
         capture_levels=dict,
+        reproducers=dict,
         guard_seconds=dict,
         guards_braked=dict,
         would_have_stopped=dict,

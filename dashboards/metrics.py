@@ -47,6 +47,7 @@ INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1,
 """gen_ai.server.time_per_output_token begins at 10 ms and hides fast models; 30 ms is an edge for the same reason."""
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 10)
 OUTCOMES = ("clean", "incident")
+ERRORS = ("cancelled", "engine")
 KINDS = (*CAUSE_ORDER, "drift.replica", "drift.device", "drift.driver", "drift.kernel")
 """Of incidents that can be named before they come."""
 
@@ -201,6 +202,8 @@ class Metrics:
             self.incidents.labels(kind)
         for outcome in OUTCOMES:
             self.generations.labels(outcome)
+        for error in ERRORS:
+            self.request_errors.labels(self._reason(error))
         for state in ("drafted", "accepted"):
             self.speculated.labels(state)
         for prefix in ("warm", "cold"):

@@ -112,6 +112,11 @@ class DriftGuard:
         """Of the largest series; at most 4 KiB, whatever the traffic."""
         return max((guard.state_bytes for guard in self._series.values()), default=0)
 
+    def evidence(self) -> dict[str, tuple[float, float]]:
+        """By series, `log_evidence` (-inf before its first value) and `log_threshold`; from any thread."""
+        told = {name: (guard.log_evidence, guard.log_threshold) for name, guard in list(self._series.items())}
+        return {name: (-math.inf if now is None else now, least) for name, (now, least) in told.items()}
+
     def update(
         self,
         series: str,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -103,6 +103,8 @@ class Fleet:
     ) -> None:
         self._drain, self._canary = drain, canary
         self._clock, self._tell, self._changed = clock, tell, changed
+        self.canaries: Counter[str] = Counter(passed=0, failed=0)
+        """Answers to canaries since the start, for metrics."""
         self._members = {name: _Member(name, pool, BurstWindow(drain.seconds)) for name, pool in members.items()}
         self._strangers = {name: case for name, case in (cases or {}).items() if name not in self._members}
         self._pools: defaultdict[str, list[_Member]] = defaultdict(list)
@@ -118,6 +120,11 @@ class Fleet:
 
     def pool(self, name: str) -> str:
         return self._member(name).pool
+
+    def standings(self) -> dict[str, int]:
+        """How many members have each standing; zero where none has."""
+        counted = Counter(self.standing(name) for name in self._members)
+        return {str(standing): counted[standing] for standing in Standing}
 
     def standing(self, name: str) -> Standing:
         member = self._member(name)
@@ -174,6 +181,7 @@ class Fleet:
 
     def canary(self, name: str, failure: str | None) -> None:
         """A canary was answered; `failure` says what was wrong with the answer."""
+        self.canaries["passed" if failure is None else "failed"] += 1
         member = self._member(name)
         self._reached(member)
         member.canary_passes = member.canary_passes + 1 if failure is None else 0

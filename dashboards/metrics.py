@@ -111,6 +111,7 @@ class Metrics:
         """`trace_of` gives the trace id of a sequence, or nothing; `limit`: what the device could do at best."""
         self.registry = registry
         self._guard, self._reason, self._stratum = LabelCap(), LabelCap(), LabelCap()
+        self._error = LabelCap(known=ERRORS)
         self._kind = LabelCap(known=KINDS)
         self._trace_of = trace_of or (lambda sequence: "")
         self._limit = limit
@@ -203,7 +204,7 @@ class Metrics:
         for outcome in OUTCOMES:
             self.generations.labels(outcome)
         for error in ERRORS:
-            self.request_errors.labels(self._reason(error))
+            self.request_errors.labels(self._error(error))
         for state in ("drafted", "accepted"):
             self.speculated.labels(state)
         for prefix in ("warm", "cold"):
@@ -240,7 +241,7 @@ class Metrics:
 
     def request_ended(self, error: str | None) -> None:
         if error is not None:
-            self.request_errors.labels(self._reason(error)).inc()
+            self.request_errors.labels(self._error(error)).inc()
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type: OpenMetrics where the Accept header asks for it, text for one that makes no sense."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
+from checkengine.engine_shim.tier_settings import TierSettings
 from checkengine.guards.settings import Section
 
 
@@ -34,6 +35,7 @@ class EngineSettings(Section):
     garbage_scale: float = Field(5.0, ge=0)
     """Standard deviation of the noise in recycled memory."""
     prefix_cache: bool = True
+    tiers: TierSettings = TierSettings()
     hold_back_tokens: int = Field(0, ge=0, le=64)
     """The newest tokens of a running sequence stay in the engine, so that a retry can still drop them."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -16,10 +17,11 @@ Work = Callable[[], object]
 def seconds(work: Work, device: torch.device) -> float:
     """Of one run, the device's own queue included."""
     if device.type == "cuda":
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()  # type: ignore[no-untyped-call]
+        begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        begin.record()
         work()
-        end.record()  # type: ignore[no-untyped-call]
+        end.record()
         torch.cuda.synchronize(device)
         return float(begin.elapsed_time(end)) / 1e3
     start = time.perf_counter()

@@ -130,10 +130,10 @@ def _layers_swapped(sealed: Cells, arrived: Cells, differs: Mapping[str, Mask]) 
 def _flip(
     sealed: Cells, differs: Mapping[str, Mask], vector: Callable[[str, int, int, int], NDArray[np.generic]] | None
 ) -> Flip | None:
-    places = [(name, *place) for name, mask in differs.items() for place in np.argwhere(mask).tolist()]
+    places = [(name, place) for name, mask in differs.items() for place in np.argwhere(mask).tolist()]
     if vector is None or len(places) != 1:
         return None
-    name, layer, token, head = places[0]
+    name, (layer, token, head) = places[0]
     return find_flip(vector(name, layer, token, head), int(sealed[name][layer, token, head]))
 
 

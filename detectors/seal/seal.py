@@ -82,7 +82,8 @@ class Seal:
         head = {name: getattr(self, name) for name in _WORDS + _NUMBERS} | {"scales": dict(self.scales)}
         described = json.dumps({"format": FORMAT} | head, sort_keys=True)
         arrays = {name: np.ascontiguousarray(hashes) for name, hashes in self.cells.items()}
-        return safetensors.numpy.save(arrays, {_DESCRIPTION: described})
+        written: bytes = safetensors.numpy.save(arrays, {_DESCRIPTION: described})
+        return written
 
     @staticmethod
     def from_bytes(data: bytes) -> Seal:

@@ -26,6 +26,7 @@ from checkengine.engine_shim.engine.scheduler import ScheduledStep, Scheduler
 from checkengine.engine_shim.engine.sequence import LiveSequence
 from checkengine.engine_shim.engine.stops import TextStream
 from checkengine.engine_shim.engine.threads import decode_step, fastest_threads, usable_cores
+from checkengine.engine_shim.engine.tier_seam import tiers_of
 from checkengine.engine_shim.faults import describe_fault
 from checkengine.engine_shim.faults.fault import Fault
 from checkengine.engine_shim.settings import EngineSettings
@@ -42,6 +43,8 @@ class Undo(Protocol):
     def save_from(self, step: int, slots: Ints, memory: Mapping[str, torch.Tensor]) -> None: ...
 
     def entries(self, since_step: int, blocks: Ints | None = None, block_size: int = 1) -> Sequence[UndoEntry]: ...
+
+    def clear(self, next_step: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class Engine:
         self.memory = _memory_for(model, settings)
         # The last block is never handed out: an over-read past the last owned block stays inside the memory.
         self.pool = BlockPool(self.memory.blocks - 1)
+        self.steps = 0
+        self.tiers = tiers_of(self)
         self.runner = ModelRunner(model, self.memory, settings.kernel, self.faults)
         self.max_length = _max_length(model, settings, self.pool.blocks)
         self.scheduler = Scheduler(
@@ -89,8 +94,8 @@ class Engine:
             width=-(-self.max_length // settings.block_size),
             prefix_cache=settings.prefix_cache,
             on_pressure=self.release_quarantine,
+            tiers=self.tiers,
         )
-        self.steps = 0
         self.guard_stop_reason = "content_filter"
         """Finish reason of a sequence that a guard stopped."""
         self._stop_tokens = stop_tokens(model, tokenizer)
@@ -262,6 +267,16 @@ class Engine:
         self._outlets[sequence.name].rewind(again.output)
         self._live[sequence.name] = again
         self.scheduler.add(again, first=True)
+
+    def sequence_of(self, block: int) -> str:
+        """Name of a live sequence that holds the block; empty where none does."""
+        handles = self.pool.owner(block).handles
+        return next((live.name for live in self._live.values() if live.handle in handles), "")
+
+    def close(self) -> None:
+        """Ends the tiers' threads, and hands what is in host memory to the disk."""
+        if self.tiers is not None:
+            self.tiers.close()
 
     def release_quarantine(self) -> bool:
         """Refills quarantined blocks and makes them free; False where there are none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,6 +22,14 @@ def block_id(parent: bytes, tokens: Sequence[int]) -> bytes:
     return hashlib.blake2b(np.asarray(tokens, np.int32).tobytes(), key=parent, digest_size=16).digest()
 
 
+def block_ids(tokens: Sequence[int], block_size: int) -> list[bytes]:
+    """Ids of all full blocks of a sequence but one that would leave no token to compute."""
+    ids: list[bytes] = []
+    for end in range(block_size, len(tokens), block_size):
+        ids.append(block_id(ids[-1] if ids else ROOT, tokens[end - block_size : end]))
+    return ids
+
+
 class PrefixCache:
     """Knows full blocks by id. Evicts the least recently used among those that no sequence holds."""
 
@@ -31,6 +39,8 @@ class PrefixCache:
         self._block: dict[bytes, int] = {}
         self._id: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
+        self.before_evict: Callable[[bytes, int], None] = lambda identity, block: None
+        """Told of each block that has to go, while its content is there."""
         self.hit_tokens = 0
 
     def __contains__(self, block: int) -> bool:
@@ -71,13 +81,15 @@ class PrefixCache:
     def evict(self) -> int:
         """Frees the least recently used idle block; KeyError if there is none."""
         block, _ = self._idle.popitem(last=False)
+        self.before_evict(self._id[block], block)
         self.forget(block)
         self.pool.evict(block)
         return block
 
-    def forget(self, block: int) -> None:
-        """The block leaves the cache; its state in the pool is the caller's business."""
+    def forget(self, block: int) -> bytes | None:
+        """The block leaves the cache; its state in the pool is the caller's business. Returns the id that it had."""
         self._idle.pop(block, None)
         identity = self._id.pop(block, None)
         if identity is not None:
             del self._block[identity]
+        return identity

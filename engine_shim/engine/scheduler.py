@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from checkengine.engine_shim.engine.batch import PackedBatch
 from checkengine.engine_shim.engine.block_pool import BlockPool
 from checkengine.engine_shim.engine.block_tables import TableArray, tables_of
-from checkengine.engine_shim.engine.prefix_cache import ROOT, PrefixCache, block_id
+from checkengine.engine_shim.engine.prefix_cache import ROOT, PrefixCache, block_id, block_ids
 from checkengine.engine_shim.engine.sequence import LiveSequence
 from checkengine.guards.step import SequenceStart
 
@@ -27,6 +28,20 @@ class ScheduledStep:
 
     batch: PackedBatch
     sequences: list[LiveSequence]
+
+
+class LowerTiers(Protocol):
+    """Memory behind the engine's own, for blocks that it has no room for."""
+
+    def __contains__(self, identity: bytes) -> bool: ...
+
+    def keep(self, identity: bytes, block: int, generation: int) -> None:
+        """The block is about to be given up."""
+
+    def restore(self, identity: bytes, block: int) -> bool:
+        """Write the content of that id into a block of the engine's; False where it has none that is whole."""
+
+    def forget(self, identity: bytes) -> None: ...
 
 
 class Scheduler:
@@ -40,6 +55,7 @@ class Scheduler:
         width: int,
         prefix_cache: bool,
         on_pressure: Callable[[], bool] = lambda: False,
+        tiers: LowerTiers | None = None,
     ) -> None:
         """`width` is the most blocks of one sequence. `on_pressure` is asked for further free blocks before a sequence
         is preempted or has to wait; it says whether it found some."""
@@ -49,6 +65,9 @@ class Scheduler:
         self.token_budget = token_budget
         self.use_prefix_cache = prefix_cache
         self._on_pressure = on_pressure
+        self._tiers = tiers
+        if tiers is not None:
+            self.cache.before_evict = lambda identity, block: tiers.keep(identity, block, pool.owner(block).generation)
         self.waiting: deque[LiveSequence] = deque()
         self.running: list[LiveSequence] = []
         self.preemptions = 0
@@ -84,7 +103,9 @@ class Scheduler:
         """Nothing that the sequence has in memory is found by others or handed on before it is refilled."""
         sequence.poisoned = True
         for block in sequence.blocks:
-            self.cache.forget(block)
+            identity = self.cache.forget(block)
+            if self._tiers is not None and identity is not None:
+                self._tiers.forget(identity)
 
     def computed(self, sequence: LiveSequence, count: int) -> None:
         """`count` more tokens of the sequence are in memory; its full blocks can be found by others."""
@@ -141,11 +162,26 @@ class Scheduler:
             self._tables.append(sequence, block)
         sequence.block_ids = [identity for identity, _ in hits]
         sequence.computed = len(hits) * self.block_size
+        if self._tiers is not None and self.use_prefix_cache:
+            self._restore(sequence, self._tiers)
         self.cache.hit_tokens += sequence.computed
         if not sequence.begun:
             sequence.begun = True
             sequence.cached_tokens = sequence.computed
             self._begun.append(sequence.start())
+
+    def _restore(self, sequence: LiveSequence, tiers: LowerTiers) -> None:
+        """The prefix goes on in lower tiers: bring its blocks back one by one, up to the first that is not whole."""
+        for identity in block_ids(sequence.tokens, self.block_size)[len(sequence.block_ids) :]:
+            if identity not in tiers:
+                return
+            block = self._take(sequence.handle)
+            self._tables.append(sequence, block)
+            if not tiers.restore(identity, block):
+                return  # The block stays the sequence's: those tokens are computed into it.
+            sequence.block_ids.append(identity)
+            sequence.computed += self.block_size
+            self.cache.insert(identity, block)
 
     def _reserve(self, sequence: LiveSequence, count: int) -> bool:
         """Blocks for `count` more tokens, taken from the last comer if need be; False if it was the last comer."""

@@ -1,0 +1,223 @@
+"""Tiers behind a real engine on a tiny model whose memory holds one conversation only: answers never change."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkengine.engine_shim.engine.engine import Engine
+from checkengine.engine_shim.engine.prefix_cache import block_ids
+from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
+from checkengine.engine_shim.settings import EngineSettings
+from checkengine.engine_shim.tier_settings import TierSettings
+from checkengine.engine_shim.tiers import FaultyMove
+from checkengine.engine_shim.tiers.moves import PLANTED
+from checkengine.replay.undo import UndoRing
+from checkengine.tiny import tiny_model
+
+MODEL = tiny_model()
+BLOCK = 8
+PROMPTS = {name: [(seed * 7 + index * 3) % 150 + 3 for index in range(41)] for seed, name in enumerate("abcd")}
+"""Five full blocks each; the engine's memory holds nine blocks."""
+BROKEN_BY = {
+    "bit flip": "bit flip",
+    "swapped layers": "swapped layers",
+    "short restore": "short restore",
+    "read before ready": "read before ready",
+    "late write": "late write",
+    "stale generation": "stale generation",
+    "other tenant": "another tenant's block",
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHECKENGINE_STATE", str(tmp_path / "state"))
+
+
+def engine_with(directory: Path, *, host: int = 1 << 20, disk: int = 0, **options: Any) -> Engine:
+    tiers = TierSettings(host_bytes=host, disk_bytes=disk, directory=directory)
+    settings = EngineSettings(block_size=BLOCK, blocks=9, threads=1, tiers=tiers)
+    return Engine(MODEL, None, settings, **options)
+
+
+def serve(engine: Engine, name: str) -> tuple[list[int], int]:
+    """Tokens of the answer, and how many prompt tokens came from memory of some tier."""
+    engine.submit(GenerationRequest(name, PROMPTS[name], SamplingParameters(temperature=0, max_tokens=6)))
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step()
+    return [token for output in outputs for token in output.tokens], outputs[-1].cached_tokens
+
+
+CLEAN = {
+    name: serve(Engine(MODEL, None, EngineSettings(block_size=BLOCK, blocks=40, threads=1)), name)[0]
+    for name in PROMPTS
+}
+
+
+def test_a_conversation_that_had_to_go_comes_back_from_host_memory_with_the_same_answer(tmp_path: Path) -> None:
+    engine = engine_with(tmp_path)
+    assert [serve(engine, name) for name in "abc"] == [(CLEAN[name], 0) for name in "abc"]
+    assert serve(engine, "a") == (CLEAN["a"], 40)
+    counts = engine.tiers.blocks.counts
+    assert counts.host_hits == 5
+    assert counts.refused == {}
+
+
+def test_without_tiers_the_same_conversation_is_computed_again() -> None:
+    engine = Engine(MODEL, None, EngineSettings(block_size=BLOCK, blocks=9, threads=1))
+    for name in "abc":
+        serve(engine, name)
+    assert engine.tiers is None
+    assert serve(engine, "a") == (CLEAN["a"], 0)
+
+
+def test_what_host_memory_has_no_room_for_comes_back_from_disk(tmp_path: Path) -> None:
+    engine = engine_with(tmp_path, host=1, disk=1 << 24)
+    for name in "abc":
+        serve(engine, name)
+    wait_for(engine)
+    assert serve(engine, "a") == (CLEAN["a"], 40)
+    assert engine.tiers.blocks.counts.disk_hits == 5
+    engine.close()
+
+
+def test_a_hint_brings_blocks_to_host_memory_before_the_request(tmp_path: Path) -> None:
+    engine = engine_with(tmp_path, host=1 << 15, disk=1 << 24)
+    for name in "abcd":
+        serve(engine, name)
+    wait_for(engine)
+    assert engine.tiers.prefetch(PROMPTS["a"])
+    wait_for(engine)
+    assert engine.tiers.blocks.counts.prefetched == 5
+    before = engine.tiers.blocks.counts.disk_hits
+    assert serve(engine, "a") == (CLEAN["a"], 40)
+    assert engine.tiers.blocks.counts.disk_hits == before
+    engine.close()
+
+
+@pytest.mark.parametrize("strike", [0, 3])
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_block_that_breaks_on_its_way_is_named_refused_and_computed_again(
+    planted: Any, strike: int, tmp_path: Path
+) -> None:
+    engine = engine_with(tmp_path)
+    told: list[Any] = []
+    engine.tiers.tell = told.append
+    for name in "abc":
+        serve(engine, name)
+    engine.tiers.blocks._move = fault = FaultyMove(planted, strike, seed=3)
+    assert serve(engine, "a") == (CLEAN["a"], BLOCK * strike)
+    assert fault.struck == 1
+    assert engine.tiers.blocks.counts.refused == {BROKEN_BY[planted]: 1}
+    assert [(each.kind, each.sequence) for each in told] == [("kv.integrity", "a")]
+    for name in "bcda":
+        assert serve(engine, name)[0] == CLEAN[name]
+    assert fault.struck == 1
+
+
+def test_a_poisoned_sequences_blocks_are_in_no_tier(tmp_path: Path) -> None:
+    engine = engine_with(tmp_path)
+    for name in "abc":
+        serve(engine, name)
+    identities = block_ids(PROMPTS["a"], BLOCK)
+    assert all(identity in engine.tiers for identity in identities)
+    engine.submit(GenerationRequest("a", PROMPTS["a"], SamplingParameters(temperature=0, max_tokens=6)))
+    engine.step()
+    engine.scheduler.poison(next(iter(engine._live.values())))
+    assert not any(identity in engine.tiers for identity in identities)
+
+
+def test_a_replay_never_begins_before_a_block_that_came_back(tmp_path: Path) -> None:
+    undo = UndoRing(64, 1 << 22)
+    engine = engine_with(tmp_path, undo=undo)
+    for name in "abc":
+        serve(engine, name)
+    step = engine.steps
+    serve(engine, "a")
+    assert undo.first_step == step
+
+
+def test_an_engine_of_the_same_model_finds_what_another_one_left_on_disk(tmp_path: Path) -> None:
+    first = engine_with(tmp_path, disk=1 << 24)
+    for name in "abc":
+        serve(first, name)
+    first.close()
+    second = engine_with(tmp_path, disk=1 << 24)
+    assert serve(second, "a") == (CLEAN["a"], 40)
+    assert second.tiers.blocks.counts.disk_hits == 5
+    second.close()
+
+
+def test_another_models_blocks_are_not_found(tmp_path: Path) -> None:
+    first = engine_with(tmp_path, disk=1 << 24)
+    for name in "abc":
+        serve(first, name)
+    first.close()
+    tiers = TierSettings(host_bytes=1, disk_bytes=1 << 24, directory=tmp_path)
+    other = Engine(tiny_model(seed=1), None, EngineSettings(block_size=BLOCK, blocks=9, threads=1, tiers=tiers))
+    assert serve(other, "a")[1] == 0
+    other.close()
+
+
+def test_a_torn_file_is_a_miss_and_never_an_answer(tmp_path: Path) -> None:
+    first = engine_with(tmp_path, disk=1 << 24)
+    for name in "abc":
+        serve(first, name)
+    first.close()
+    for number, file in enumerate(sorted(tmp_path.rglob("*.kv"))):
+        content = file.read_bytes()
+        changed = bytearray(content)
+        changed[len(content) // 2] ^= 1
+        file.write_bytes([content[: len(content) // 2], b"", bytes(changed)][number % 3])
+    second = engine_with(tmp_path, disk=1 << 24)
+    assert serve(second, "a") == (CLEAN["a"], 0)
+    assert second.tiers.blocks.counts.refused == {}
+    second.close()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+from test_tiers_behind_the_engine import PROMPTS, engine_with, serve
+engine = engine_with(Path(sys.argv[1]), host=1, disk=1 << 24)
+print("ready", flush=True)
+while True:
+    for name in PROMPTS:
+        serve(engine, name)
+        print(len(list(Path(sys.argv[1]).rglob("*.kv"))), flush=True)
+"""
+
+
+def test_kill_9_while_blocks_go_to_disk_leaves_only_whole_blocks_and_the_same_answers(tmp_path: Path) -> None:
+    program = KILLED.format(folder=str(Path(__file__).parent))
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        while int(process.stdout.readline()) < 3:
+            pass
+        process.send_signal(signal.SIGKILL)
+    again = engine_with(tmp_path, host=1, disk=1 << 24)
+    for name in PROMPTS:
+        assert serve(again, name)[0] == CLEAN[name]
+    assert again.tiers.blocks.counts.disk_hits > 0
+    assert again.tiers.blocks._disk.torn == 0
+    assert again.tiers.blocks.counts.refused == {}
+    again.close()
+
+
+def wait_for(engine: Engine) -> None:
+    """Until the tiers' threads have done what they were given."""
+    for worker in (engine.tiers.blocks._writes, engine.tiers.blocks._hints):
+        if worker is not None:
+            worker._queue.join()

@@ -59,8 +59,8 @@ def bench(
         raise UserError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}, all")
     if (quick and name not in HAVE_SLICES) or (only and name != DETECTORS):
         raise UserError(
-            f"--quick and --only belong to `bench {DETECTORS}` (--quick to `bench faults`, `bench routing` and `bench {VLLM}` too), "
-            f"not to `bench {name}`"
+            f"--quick and --only belong to `bench {DETECTORS}` (--quick to `bench faults`, `bench routing` and "
+            f"`bench {VLLM}` too), not to `bench {name}`"
         )
     if windows is not None and name != VLLM_REPLAY:
         raise UserError(f"--windows belongs to `bench {VLLM_REPLAY}`, not to `bench {name}`")

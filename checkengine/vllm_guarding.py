@@ -48,7 +48,6 @@ def build_guards_of(scheduler: Any) -> SchedulerGuards:
     settings = load_settings()
     config = scheduler.vllm_config
     bus, book = EventBus(), IncidentBook()
-    quarantine = Quarantine(scheduler.kv_cache_config.num_blocks)
     pipeline = Pipeline(build_guards(settings.guards, vocabulary_of(config)), settings.guards, publish=bus.publish)
     policy = Policy(
         settings.guards,
@@ -57,12 +56,11 @@ def build_guards_of(scheduler: Any) -> SchedulerGuards:
         publish=bus.publish,
         replica=replica_name(),
         kernel=kernel_of(config),
-        quarantined_fraction=lambda: quarantine.fraction,
     )
     closers = [bus, open_spool(settings, bus, replica_name()), counted(bus)]
     captures = [CaptureOrders(policy.incident_of)] if settings.recorder.enabled and settings.capture.enabled else []
     present = [part for part in closers if part is not None]
-    return SchedulerGuards(pipeline, policy, bus, quarantine, captures, present)
+    return SchedulerGuards(pipeline, policy, bus, Quarantine(), captures, present)
 
 
 def counted(bus: EventBus) -> MetricsPage | None:

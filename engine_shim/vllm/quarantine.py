@@ -1,6 +1,7 @@
 """KV blocks of stopped sequences: out of the prefix cache at once, and refilled before anything reads them again.
 
-They are not held back: vLLM may hand them on in the next step, which then begins with overwriting them.
+They are not held back: vLLM may hand them on in the next step, which then begins with overwriting them. So it costs no
+memory, and a limit of quarantined blocks (`[brake] maximum_quarantined_fraction`) has nothing to limit.
 """
 
 from __future__ import annotations
@@ -15,17 +16,11 @@ NULL_BLOCK = 0
 class Quarantine:
     """Numbers of blocks that wait for their refill."""
 
-    def __init__(self, blocks: int) -> None:
-        """`blocks` is the number of KV blocks of the engine."""
-        self._all = max(1, blocks)
+    def __init__(self) -> None:
         self._waiting: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    @property
-    def fraction(self) -> float:
-        return len(self._waiting) / self._all
 
     def add(self, blocks: Iterable[int]) -> None:
         self._waiting.update(block for block in blocks if block != NULL_BLOCK)

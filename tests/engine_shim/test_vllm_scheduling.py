@@ -141,7 +141,7 @@ def scheduler(told: list[Event], monkeypatch: pytest.MonkeyPatch) -> Iterator[Gu
     bus = EventBus()
     bus.subscribe_sync(told.append, name="test")
     settings = GuardsSettings()
-    quarantine = Quarantine(1000)
+    quarantine = Quarantine()
     policy = Policy(settings, BrakeSettings(), IncidentBook(), publish=bus.publish)
     Guarded.made = SchedulerGuards(
         Pipeline([NonFiniteGuard()], settings, publish=bus.publish), policy, bus, quarantine, closers=[bus]
@@ -270,7 +270,7 @@ def test_blocks_of_a_stopped_request_leave_the_prefix_cache_and_are_refilled_whe
     step(scheduler, {"a": [4], "b": [5]}, poisoned(2, 0))
     assert scheduler.kv_cache_manager.evicted == [{1, 2}]
     assert scheduler.guards is not None
-    assert scheduler.guards.quarantine.fraction == pytest.approx(0.002)
+    assert len(scheduler.guards.quarantine) == 2
     scheduler.next = message({"c": 3}, blocks={"c": ([2, 50],)})
     assert orders_of(scheduler.schedule()).refill == (2,)
     scheduler.next = message({"d": 3}, blocks={"d": ([2, 51],)})

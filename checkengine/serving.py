@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,8 +25,10 @@ from checkengine.engine_shim.engine.request import GenerationRequest, SamplingPa
 from checkengine.engine_shim.engine.runtime import EngineRuntime
 from checkengine.engine_shim.engine.server import Service, build_app
 from checkengine.engine_shim.models import model_directory
+from checkengine.engine_shim.request_notes import RequestNotes, RequestRecords
 from checkengine.engine_shim.settings import ServerSettings
 from checkengine.guards.errors import UserError
+from checkengine.guards.events import SequenceEnded
 from checkengine.physical_limit import physical_limit
 from checkengine.storage import CollectorThread
 from checkengine.switches import ShimSwitches
@@ -115,9 +118,25 @@ def build_server(
         observer=ServerObserver(metrics, traces),
         publish=assembly.bus.publish,
     )
+    keep_requests(shim, runtime, name, traces)
     service = Service(runtime, tokenizer, name, engine.max_length, settings)
     app = build_app(service, metrics=metrics.exposition, controller=ShimSwitches(shim))
     return Served(app, runtime, settings, name, metrics, [shim.close])
+
+
+def keep_requests(shim: EngineShim, runtime: EngineRuntime, name: str, traces: RequestTraces) -> None:
+    """A record of every sequence, without content, for a week; and an operator's word to take no new ones."""
+    assembly = shim.assembly
+    if assembly.spool is None:
+        return
+    notes, settings = RequestNotes(), assembly.settings
+    told = settings.model_dump_json(include={"guards", "brake", "engine", "logits"})
+    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    records = RequestRecords(assembly.spool, notes, model=name, configuration=digest, trace_of=traces.trace_of)
+    assembly.parts.listeners.append(notes)
+    assembly.bus.subscribe(records.handle, name="requests", kinds=(SequenceEnded,))
+    if shim.registered is not None:
+        shim.registered.drained_by(runtime.hold_back, lambda: runtime.held_back)
 
 
 def warm_up(engine: Any) -> None:
@@ -143,6 +162,7 @@ def _live_numbers(engine: Any, shim: EngineShim) -> LiveNumbers:
         spool_dropped=(lambda: spool.dropped) if (spool := assembly.spool) is not None else None,
         captures=writer.counts.outcomes if writer is not None else None,
         capture_levels=writer.counts.levels if writer is not None else None,
+        reproducers=assembly.reproducers.outcomes if assembly.reproducers is not None else None,
     )
 
 

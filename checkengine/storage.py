@@ -6,13 +6,21 @@ import logging
 import threading
 from collections.abc import Callable
 
+import sqlalchemy as sa
+
 from checkengine.config import Settings
 from checkengine.dashboards.collector import Collector, LeaseTakenError, Totals
+from checkengine.dashboards.order_files import OrderFiles
 from checkengine.engine_shim.spool import SPOOLED, SpoolWriter
 from checkengine.guards.bus import EventBus
 from checkengine.replay.catalog import Catalog
+from checkengine.replay.catalog.marks import lift_expired_mutes
+from checkengine.replay.catalog.people import MuteRow
+from checkengine.replay.catalog.retention import Policy, expire
 
 logger = logging.getLogger("checkengine.storage")
+
+RETENTION_SECONDS = 3600.0
 
 
 def open_spool(settings: Settings, bus: EventBus, replica: str) -> SpoolWriter | None:
@@ -35,16 +43,49 @@ def open_spool(settings: Settings, bus: EventBus, replica: str) -> SpoolWriter |
     return spool
 
 
+def make_collector(settings: Settings, open_catalog: Callable[[], Catalog] | None = None) -> Collector:
+    """With what belongs to its rounds: orders for the engines, mutes that run out, retention. Raises LeaseTakenError,
+    OSError."""
+    url = settings.catalog.url
+    directory = settings.spool.directory
+    after = (OrderFiles(directory), lift_mutes, Retention(Policy.of(settings.catalog)))
+    return Collector(directory, open_catalog or (lambda: Catalog.open(url)), after_round=after)
+
+
+def lift_mutes(catalog: Catalog, now: float) -> None:
+    with catalog.reading() as session:
+        due = bool(
+            session.scalar(sa.select(MuteRow.id).where(MuteRow.lifted.is_(None), MuteRow.expires <= now).limit(1))
+        )
+    if due:
+        with catalog.writing() as session:
+            lift_expired_mutes(session, now)
+
+
+class Retention:
+    """Once an hour, after a round."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._next = 0.0
+
+    def __call__(self, catalog: Catalog, now: float) -> None:
+        if now < self._next:
+            return
+        self._next = now + RETENTION_SECONDS
+        if gone := expire(catalog, self._policy, now):
+            logger.info("forgotten: %s", ", ".join(f"{count} of {table}" for table, count in gone.items()))
+
+
 class CollectorThread:
     """The collector in a thread of this process; where another process holds the lease, that one collects."""
 
     def __init__(self, settings: Settings, open_catalog: Callable[[], Catalog] | None = None) -> None:
-        url = settings.catalog.url
         self._collector: Collector | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         try:
-            self._collector = Collector(settings.spool.directory, open_catalog or (lambda: Catalog.open(url)))
+            self._collector = make_collector(settings, open_catalog)
         except (LeaseTakenError, OSError) as error:
             logger.info("no collector here: %s", error)
             return

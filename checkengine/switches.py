@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checkengine.assemble import EngineShim, replica_name
 from checkengine.engine_shim.condition import ConditionError
-from checkengine.engine_shim.engine.server_control import GuardSwitch
 from checkengine.replay.bundle import AccessLog
+
+if TYPE_CHECKING:
+    from checkengine.engine_shim.engine.server_control import GuardSwitch
 
 logger = logging.getLogger("checkengine.switches")
 

@@ -18,6 +18,7 @@ from checkengine.replay.judge.inputs import try_inputs
 from checkengine.replay.judge.intervals import clopper_pearson
 from checkengine.replay.judge.invariance import try_neighbours, try_placement
 from checkengine.replay.judge.kept import WindowAt, try_kept
+from checkengine.replay.judge.layout import refuse_layout
 from checkengine.replay.judge.nonfinite import first_nonfinite_step
 from checkengine.replay.judge.reference import ReferenceOutcome, compare_reference, try_reference
 from checkengine.replay.judge.repeat import Repeats, repeat, run_first
@@ -65,7 +66,9 @@ class Judge:
         reference_fires: bool | None = None,
     ) -> Verdict:
         """`replay`: the forced replay of the record; `reference`: the reference kernel's replay on its own tokens.
-        Where they ran on this very window they are not run again."""
+        Where they ran on this very window they are not run again. CannotReplayError where the window's memory has a
+        layout that cannot be judged."""
+        refuse_layout(window.image)
         case = Case(Bench(self.executor, window), finding, replay, reference, reference_fires)
         case.add(*self.known)
         verdict = self._judge(case, window)

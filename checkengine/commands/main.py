@@ -49,9 +49,13 @@ COMMANDS: dict[str, CommandEntry] = {
     "rescore": CommandEntry("rescore", "Would the model have written it? Scores outputs on a healthy executor."),
     "probe": CommandEntry("probe", "What this machine can do for a looped model, before one is served."),
     "load": CommandEntry("load", "Drive a server with a known workload; the highest rate within its limits."),
+    "drill": CommandEntry("drill", "Plant faults in KV transfers, tiers, ranks and loops, and see them caught."),
     "bench": CommandEntry("bench", "Measure what checkengine costs and what it catches."),
     "selftest": CommandEntry("selftest", "Check this installation on this machine."),
     "doctor": CommandEntry("doctor", "Say what the installed engines offer, and what will be off in them."),
+    "collect": CommandEntry("collect", "Bring findings from the spools into the catalog."),
+    "db": CommandEntry("db", "Upgrade, check and tidy the catalog."),
+    "alerts": CommandEntry("alerts", "Prometheus rules and Grafana dashboards for a deployment."),
     "config": CommandEntry("config", "Check a checkengine.toml."),
 }
 

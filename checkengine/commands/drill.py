@@ -1,0 +1,41 @@
+"""`checkengine drill NAME`: plant the faults of moving KV, failing machines and looped models, and see them caught."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any
+
+import typer
+
+from checkengine.guards.errors import UserError
+
+app = typer.Typer()
+
+DRILLS: dict[str, str] = {
+    "tiers": "checkengine.motion.tiers",
+    "loop": "checkengine.motion.loop",
+    "expert-loss": "checkengine.motion.expert_loss",
+    "kv-transfer": "checkengine.motion.kv_transfer",
+}
+"""Each module has `figures(*, quick) -> list of figures` and takes three minutes at most."""
+
+
+@app.command()
+def drill(
+    name: str = typer.Argument(..., help=f"One of {', '.join(DRILLS)}."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+    quick: bool = typer.Option(False, "--quick", help="A slice of the drill, in half a minute."),
+) -> None:
+    """Plant the faults, see them caught, and print each figure with its target. Exit 1 when one misses it."""
+    if name not in DRILLS:
+        raise UserError(f"there is no drill {name!r}; there are {', '.join(DRILLS)}")
+    from checkengine.figures import passed, print_report, report
+
+    figures: list[dict[str, Any]] = importlib.import_module(DRILLS[name]).figures(quick=quick)
+    measured = report(f"drill {name}", figures)
+    if as_json:
+        typer.echo(json.dumps(measured))
+    else:
+        print_report(measured)
+    raise typer.Exit(0 if passed(measured) else 1)

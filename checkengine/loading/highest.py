@@ -9,9 +9,11 @@ RATIO = 1.1
 MOST_RUNS = 16
 
 
-async def highest_rate(meets: Callable[[float], Awaitable[bool]], first: float) -> tuple[float, float | None]:
+async def highest_rate(
+    meets: Callable[[float], Awaitable[bool]], first: float, least: float = 0.0
+) -> tuple[float, float | None]:
     """(highest rate that met, lowest that did not): 0.0 where none met, None where none was missed. Both in requests a
-    second. A server that meets at one rate and misses at a lower one is taken at its lower."""
+    second; below `least` none is tried. A server that meets at one rate and misses at a lower one is taken at its lower."""
     good, bad, rate = 0.0, None, first
     for _ in range(MOST_RUNS):
         if await meets(rate):
@@ -24,4 +26,6 @@ async def highest_rate(meets: Callable[[float], Awaitable[bool]], first: float) 
             rate = good * 2
         else:
             rate = (good * bad) ** 0.5 if good else bad / 2
+        if rate < least:
+            break
     return good, bad

@@ -3,9 +3,9 @@
 Input/output tokens p1 32/64, p50 512/256, p99 4096/1024; share of the prompt that was sent before 5/60/98 %; turns a
 session 7 at the median, 50 at p99; gaps between turns 10 s and 300 s. Sessions arrive as a Poisson process.
 The lecture gives the quantiles only. Between them we draw from halves of a lognormal (a share: of a logit-normal), and
-length and share independently of each other. Within a session turns are sent in the order of what they repeat, so that
-what they repeat has been sent. A first turn, and one that repeats more than its session has sent, repeats the texts of
-its tenant (a system prompt, documents), which many sessions share.
+length and share independently of each other, so that a part of a session is like the whole. A first turn, and one that
+repeats more than its session has sent, repeats the texts of its tenant (a system prompt, documents), which many
+sessions share.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class LectureWorkload:
         tenant = names.tenant(int(random.zipf(1.5)) % self.tenants)
         history: list[int] = []
         at = begin
-        for turn, index in enumerate(np.argsort(shared, kind="stable"), 1):
+        for index in range(count):
             blocks = math.ceil(inputs[index] / self.block_tokens)
             wanted = min(round(shared[index] / self.block_tokens), int(inputs[index]) // self.block_tokens)
-            source = history if turn > 1 and len(history) >= wanted else tenant
+            source = history if index > 0 and len(history) >= wanted else tenant
             reused = min(wanted, len(source))
             chain = names.extended(source, reused, blocks)
             whole = int(inputs[index]) // self.block_tokens
@@ -80,7 +80,7 @@ class LectureWorkload:
                 history = list(chain[:whole])
             yield Planned(
                 at, int(inputs[index]), int(outputs[index]), tuple(chain), self.block_tokens,
-                reused * self.block_tokens, session, turn,
+                reused * self.block_tokens, session, index + 1,
             )  # fmt: skip
             at += float(gaps[index]) + 0.02 * int(outputs[index])
 

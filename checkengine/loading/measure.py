@@ -22,6 +22,8 @@ from checkengine.loading.words import TOKENS_A_WORD, PromptMaker
 
 PROBE_WORDS = (40, 240)
 CONNECT_SECONDS = 10.0
+FEWEST = 10
+"""Requests of a run from which a search concludes."""
 LECTURE = "lecture"
 
 
@@ -66,7 +68,7 @@ async def measure(options: LoadOptions, say: Callable[[str], None] = lambda line
         if not options.search:
             run, rate = await attempts.run(options.rate)
             return figures_of(run, options.limits, rate)
-        good, bad = await highest_rate(attempts.meets, options.rate or 1.0)
+        good, bad = await highest_rate(attempts.meets, options.rate or 1.0, FEWEST / options.duration)
         return _searched(options, attempts, good, bad)
 
 

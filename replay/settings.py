@@ -111,3 +111,12 @@ class CatalogSettings(Section):
     """Path of an SQLite file, or an SQLAlchemy URL such as postgresql+psycopg://user@host/checkengine."""
     collect_seconds: float = Field(1.0, gt=0)
     """Pause between two rounds of the collector."""
+    keep_requests_days: float = Field(7.0, ge=0)
+    """Metadata of requests, without content. 0 keeps for ever, here and below."""
+    keep_notices_days: float = Field(90.0, ge=0)
+    keep_incidents_days: float = Field(365.0, ge=0)
+    """With findings, actions and comments, from the last finding on; held ones, and those with a held bundle, stay."""
+    keep_audit_days: float = Field(730.0, ge=0)
+    """Who did what in the dashboard."""
+    keep_replicas_days: float = Field(30.0, ge=0)
+    """Of a process that told nothing of itself since."""

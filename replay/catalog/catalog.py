@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
@@ -34,16 +35,19 @@ class Catalog:
         self._writing = engine.execution_options(checkengine_begin="IMMEDIATE")
 
     @classmethod
-    def open(cls, url: str | Path) -> Catalog:
-        """`url` is an SQLAlchemy URL or the path of an SQLite file. Brings the tables up to date; several processes
-        may open at once. CatalogError where it cannot."""
+    def open(cls, url: str | Path, *, upgraded: bool = True) -> Catalog:
+        """`url` is an SQLAlchemy URL or the path of an SQLite file. Brings the tables up to date (but for `upgraded`
+        false); several processes may open at once. CatalogError where it cannot."""
         location = (
             sa.make_url(url) if isinstance(url, str) and "://" in url else sa.URL.create("sqlite", database=str(url))
         )
         try:
             engine = make_engine(location)
             with opening(location):
-                upgrade(engine)
+                if upgraded:
+                    upgrade(engine)
+                else:
+                    engine.connect().close()
         except (sa.exc.SQLAlchemyError, OSError, ImportError) as error:
             words = str(error).splitlines()[0]
             raise CatalogError(
@@ -110,12 +114,22 @@ def upgrade(engine: sa.Engine) -> None:
     migrate(engine, "head")
 
 
+def migration_folder() -> Path:
+    return Path(__file__).parent / "migrations"
+
+
 def migrate(engine: sa.Engine, revision: str) -> None:
-    """To a revision: "head", "base", or one of migrations/versions."""
+    """Up or down to a revision: "head", "base", or one of migrations/versions."""
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("script_location", str(migration_folder()).replace("%", "%%"))
     with engine.execution_options(checkengine_begin="IMMEDIATE").begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         config.attributes["connection"] = connection
-        (command.downgrade if revision == "base" else command.upgrade)(config, revision)
+        downwards = is_behind(revision, MigrationContext.configure(connection).get_current_revision())
+        (command.downgrade if downwards else command.upgrade)(config, revision)
+
+
+def is_behind(revision: str, current: str | None) -> bool:
+    """Revisions are numbers of four digits."""
+    return revision == "base" or (revision.isdigit() and current is not None and revision < current)

@@ -19,6 +19,8 @@ from checkengine.replay.catalog.fleet import RequestRow
 from checkengine.replay.catalog.models import CauseRow, FindingRow, IncidentRow
 
 STATUSES = ("open", "acknowledged", "muted", "closed")
+Pair = tuple[int | None, str | None]
+"""A cause and a status; None for any."""
 MOST_ROWS = 500
 MOST_MATCHES = 1000
 """Incidents that one request or trace id leads to."""
@@ -137,7 +139,8 @@ def window(row: Any, chosen: IncidentFilter, after: Cursor | None) -> list[sa.Co
 
 
 def by_heads(session: Session, chosen: IncidentFilter, after: Cursor | None, limit: int) -> list[IncidentRow]:
-    """From the `limit` pairs of cause and status whose newest incident is newest, `limit` incidents each at most."""
+    """From the `limit` causes (by status, where one is asked for) whose newest incident is newest, `limit` incidents
+    each at most."""
     pairs = heads(session, chosen, after, limit)
     if not pairs:
         return []
@@ -146,7 +149,7 @@ def by_heads(session: Session, chosen: IncidentFilter, after: Cursor | None, lim
 
 
 def newest_of(
-    pairs: Sequence[tuple[int | None, str]], chosen: IncidentFilter, after: Cursor | None, limit: int
+    pairs: Sequence[Pair], chosen: IncidentFilter, after: Cursor | None, limit: int
 ) -> tuple[sa.TextClause, dict[str, Any]]:
     """Ids, as text: a statement of `limit` parts takes longer to compose of objects than to run."""
     values: dict[str, Any] = {"limit": limit, "since": chosen.since, "until": chosen.until}
@@ -160,7 +163,8 @@ def newest_of(
     parts = []
     for number, (cause, status) in enumerate(pairs):
         values |= {f"status{number}": status, f"cause{number}": cause}
-        mine = f"status = :status{number}" + f" AND cause_id = :cause{number}" * (cause is not None) + bounds
+        mine = "1 = 1" + f" AND status = :status{number}" * (status is not None)
+        mine += f" AND cause_id = :cause{number}" * (cause is not None) + bounds
         found = f"SELECT id, last_seen FROM incidents WHERE {mine} ORDER BY last_seen DESC, id DESC LIMIT :limit"
         parts.append(f"SELECT id, last_seen FROM ({found}) AS part{number}")
     every = " UNION ALL ".join(parts)
@@ -168,22 +172,29 @@ def newest_of(
     return sa.text(query), {name: value for name, value in values.items() if f":{name}" in query}
 
 
-def heads(session: Session, chosen: IncidentFilter, after: Cursor | None, limit: int) -> list[tuple[int | None, str]]:
-    statuses = [status for status in STATUSES if not chosen.status or status in chosen.status]
+def heads(session: Session, chosen: IncidentFilter, after: Cursor | None, limit: int) -> list[Pair]:
+    wanted = [status for status in STATUSES if not chosen.status or status in chosen.status]
+    statuses: list[str | None] = [*wanted] if len(wanted) < len(STATUSES) else [None]
     if not chosen.causes():
         return [(None, status) for status in statuses]
-    # SQLite knows no column names for VALUES.
-    named = sa.union_all(*(sa.select(sa.literal(status).label("status")) for status in statuses)).subquery()
-    inner, head = aliased(IncidentRow), aliased(IncidentRow)
-    of_pair = (inner.cause_id == CauseRow.id, inner.status == named.c.status)
-    newest_id = sa.select(inner.id).where(*of_pair, *window(inner, chosen, after))
-    newest_id = newest_id.order_by(inner.last_seen.desc(), inner.id.desc()).limit(1)
-    pairs = sa.select(CauseRow.id, named.c.status, newest_id.scalar_subquery().label("newest"))
-    pairs = pairs.select_from(sa.join(CauseRow, named, sa.true())).where(*chosen.causes())
-    candidates = pairs.subquery()
+    parts = [head_query(chosen, after, status) for status in statuses]
+    candidates = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery() if parts else None
+    if candidates is None:
+        return []
+    head = aliased(IncidentRow)
     query = sa.select(candidates.c.id, candidates.c.status).join(head, head.id == candidates.c.newest)
     found = session.execute(query.order_by(head.last_seen.desc(), head.id.desc()).limit(limit))
-    return [(int(cause), str(status)) for cause, status in found]
+    return [(int(cause), status) for cause, status in found]
+
+
+def head_query(chosen: IncidentFilter, after: Cursor | None, status: str | None) -> sa.Select[Any]:
+    """Each cause with its newest incident behind the cursor."""
+    inner = aliased(IncidentRow)
+    mine = [inner.cause_id == CauseRow.id, *([inner.status == status] if status is not None else [])]
+    newest_id = sa.select(inner.id).where(*mine, *window(inner, chosen, after))
+    newest_id = newest_id.order_by(inner.last_seen.desc(), inner.id.desc()).limit(1)
+    told = sa.literal(status, sa.String).label("status")
+    return sa.select(CauseRow.id, told, newest_id.scalar_subquery().label("newest")).where(*chosen.causes())
 
 
 def incidents_of_request(session: Session, name: str) -> list[str]:

@@ -55,7 +55,8 @@ class IncidentRow(Base):
     __table_args__ = (
         Index("ix_incidents_seen", "last_seen", "id"),
         Index("ix_incidents_status_seen", "status", "last_seen", "id"),
-        Index("ix_incidents_cause_seen", "cause_id", "status", "last_seen", "id"),
+        Index("ix_incidents_cause_seen", "cause_id", "last_seen", "id"),
+        Index("ix_incidents_cause_status_seen", "cause_id", "status", "last_seen", "id"),
         Index("ix_incidents_assignee_seen", "assignee", "last_seen", "id", "cause_id", "status"),
     )
 

@@ -40,7 +40,8 @@ def bundle_columns() -> tuple[sa.Column[Any], ...]:
 INDEXES = (
     ("ix_incidents_seen", "incidents", ["last_seen", "id"]),
     ("ix_incidents_status_seen", "incidents", ["status", "last_seen", "id"]),
-    ("ix_incidents_cause_seen", "incidents", ["cause_id", "status", "last_seen", "id"]),
+    ("ix_incidents_cause_seen", "incidents", ["cause_id", "last_seen", "id"]),
+    ("ix_incidents_cause_status_seen", "incidents", ["cause_id", "status", "last_seen", "id"]),
     ("ix_incidents_assignee_seen", "incidents", ["assignee", "last_seen", "id", "cause_id", "status"]),
     ("ix_incidents_sequence", "incidents", ["sequence"]),
     ("ix_findings_incident_sequence", "findings", ["incident_id", "sequence"]),

@@ -1,0 +1,68 @@
+"""`checkengine db`: the catalog's schema, its health, and what it forgets."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(help="Upgrade, check and tidy the catalog.", no_args_is_help=True)
+CONFIG = typer.Option(None, help="checkengine.toml. Default: the one in the current directory")
+URL = typer.Option("", help="Of the catalog, in place of [catalog] url.")
+AS_JSON = typer.Option(False, "--json", help="Print one JSON object.")
+
+
+@app.command("upgrade")
+def upgrade(config: Path | None = CONFIG, url: str = URL) -> None:
+    """Bring the tables up to date. Processes do so themselves when they begin; this is for a moment of your own."""
+    from checkengine.config import load_settings
+    from checkengine.replay.catalog import Catalog
+    from checkengine.replay.catalog.health import newest_revision
+
+    Catalog.open(url or load_settings(config).catalog.url).close()
+    typer.echo(f"the catalog is at revision {newest_revision()}")
+
+
+@app.command("check")
+def check(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON) -> None:
+    """Is the schema the newest, the file whole, every named bundle there? Exit 1 where something is wrong."""
+    from checkengine.config import load_settings
+    from checkengine.replay.catalog import Catalog
+    from checkengine.replay.catalog.health import examine
+
+    settings = load_settings(config)
+    catalog = Catalog.open(url or settings.catalog.url, upgraded=False)
+    health = examine(catalog, [settings.capture.directory])
+    catalog.close()
+    if as_json:
+        told = {"revision": health.revision, "newest": health.newest, "rows": health.rows}
+        typer.echo(json.dumps(told | {"problems": health.problems, "notes": health.notes}))
+    else:
+        for table, count in health.rows.items():
+            typer.echo(f"{table:12} {count}")
+        for line in (*health.notes, *health.problems):
+            typer.echo(line)
+        if not health.problems:
+            typer.echo(f"the catalog is whole, at revision {health.revision}")
+    raise typer.Exit(1 if health.problems else 0)
+
+
+@app.command("vacuum")
+def vacuum(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON) -> None:
+    """Delete what [catalog] keeps no longer, and give the room back. Held incidents and bundles stay."""
+    from checkengine.config import load_settings
+    from checkengine.replay.catalog import Catalog
+    from checkengine.replay.catalog.retention import Policy, expire, tidy
+
+    settings = load_settings(config)
+    catalog = Catalog.open(url or settings.catalog.url)
+    gone = expire(catalog, Policy.of(settings.catalog), time.time())
+    tidy(catalog)
+    catalog.close()
+    if as_json:
+        typer.echo(json.dumps({"deleted": gone}))
+    else:
+        deleted = ", ".join(f"{count} of {table}" for table, count in gone.items())
+        typer.echo(f"deleted {deleted}" if deleted else "nothing is too old")

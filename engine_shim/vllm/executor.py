@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from checkengine.detectors.logits import row_stats
+from checkengine.engine_shim.vllm.attention import Attention, exact_attention, row_spans
 from checkengine.engine_shim.vllm.cpu_cache import cache_layers, cache_writer
 from checkengine.engine_shim.vllm.environment import ground
 from checkengine.engine_shim.vllm.generator import unpack_states
@@ -21,10 +24,12 @@ from checkengine.engine_shim.vllm.sampling import parameters_from
 from checkengine.engine_shim.vllm.step_messages import StepMessages, compact, rows_of
 from checkengine.replay.executor import CannotReplayError, ReplayError, ReplayStep, StepOutput
 from checkengine.replay.memory import MemoryImage
+from checkengine.replay.op_call import OpCall
 
 Ints = NDArray[np.int32]
 NULL_BLOCK = 0
 """vLLM's block tables end in it."""
+FLOAT64 = "float64"
 
 
 class VllmMemory:
@@ -41,13 +46,13 @@ class VllmMemory:
 
 
 class VllmExecutor:
-    """Kernel: `vllm`, whatever the installed version runs. There is no other to trust, so it is its own reference;
-    the embedded engine judges the same bundle with one (`checkengine replay BUNDLE --executor embedded`)."""
+    """Kernels: `vllm`, whatever the installed version runs, and `float64`: attention in float64 on the same pages, and
+    everything else vLLM's."""
 
     name = "vllm"
     granularity = "attention and hidden state per layer (eager mode); logits only where layers are compiled"
-    kernels: tuple[str, ...] = (KERNEL,)
-    reference = KERNEL
+    kernels: tuple[str, ...] = (KERNEL, FLOAT64)
+    reference = FLOAT64
     row_independent = True
 
     def __init__(self) -> None:
@@ -62,6 +67,7 @@ class VllmExecutor:
         held = [layer.kv_cache for layer in self._layers.values()]
         self._cache = PackedCache(held, cache_writer(next(iter(self._layers.values()))))
         self._messages = StepMessages(self._worker)
+        self._attention = Attention(self._runner, self._layers)
         self._logits: list[torch.Tensor] = []
         self._watch()
 
@@ -104,28 +110,62 @@ class VllmExecutor:
     def run(
         self, step: ReplayStep, memory: VllmMemory, *, kernel: str | None = None, hashes: bool = False
     ) -> StepOutput:
-        if (kernel or step.record.kernel) not in self.kernels:
-            raise CannotReplayError(
-                f"no kernel named {kernel or step.record.kernel!r} in vLLM's executor; it has {KERNEL}"
-            )
+        kernel = kernel or step.record.kernel
+        if kernel not in self.kernels:
+            raise CannotReplayError(f"no kernel named {kernel!r} in vLLM's executor; it has {', '.join(self.kernels)}")
+        ops = LayerHashes(self._runner.model, step.record.query_lengths) if hashes else None
+        try:
+            with self._attention.exact(memory.cache) if kernel == FLOAT64 else nullcontext():
+                sampled = self._execute(step, memory)
+        finally:
+            if ops is not None:
+                ops.remove()
+        return self._outcome(step, sampled, ops)
+
+    def calls(
+        self, step: ReplayStep, memory: VllmMemory, *, rows: Sequence[int], layers: Sequence[int] | None = None
+    ) -> list[tuple[OpCall, torch.Tensor]]:
+        """See OpExecutor."""
+        if step.record.kernel != KERNEL:
+            raise CannotReplayError(f"calls are taken from the kernel {KERNEL}, not from {step.record.kernel!r}")
+        found: list[tuple[OpCall, torch.Tensor]] = []
+        everything = torch.arange(len(memory.blocks))
+
+        def seen(layer: int, query: torch.Tensor, metadata: Any, output: torch.Tensor) -> None:
+            if layers is not None and layer not in layers:
+                return
+            pages = memory.cache.pages(layer, everything)
+            spans = row_spans(metadata)
+            for row in rows:
+                call = self._attention.call_of(layer, row, query, metadata, pages, memory.blocks, KERNEL)
+                found.append((call, output[slice(*spans[row])].view(call.query.shape).clone()))
+
+        with self._attention.watched(seen):
+            self._execute(step, memory)
+        return found
+
+    def attend(self, call: OpCall, *, kernel: str | None = None) -> torch.Tensor:
+        """See OpExecutor."""
+        if (kernel or call.kernel) == FLOAT64:
+            return exact_attention(owned_pages(call))
+        return self._attention.alone(call, self._cache.packed(call.keys, call.values))
+
+    def _execute(self, step: ReplayStep, memory: VllmMemory) -> list[list[int]]:
+        """Sampled tokens, aligned with the step's rows."""
         rows = rows_of(step, memory.locate)
         for layer, cache in zip(self._layers.values(), memory.cache.layers, strict=True):
             layer.kv_cache = cache
         if (state := self._states.get(step.record.step)) is not None:
             torch.random.set_rng_state(torch.from_numpy(state.copy()))
         self._logits.clear()
-        ops = LayerHashes(self._runner.model, step.record.query_lengths) if hashes else None
-        try:
-            self._worker.execute_model(self._messages.message(rows, parameters_from))
-            output = self._worker.sample_tokens(None)
-        finally:
-            if ops is not None:
-                ops.remove()
+        self._worker.execute_model(self._messages.message(rows, parameters_from))
+        output = self._worker.sample_tokens(None)
         ready = output.get_output() if hasattr(output, "get_output") else output
         self._worker.execute_model(self._messages.finished(rows))
         if list(ready.req_ids) != [row.name for row in rows]:
             raise ReplayError("vLLM ran the rows in another order than recorded")
-        return self._outcome(step, ready.sampled_token_ids, ops)
+        sampled: list[list[int]] = ready.sampled_token_ids
+        return sampled
 
     def _outcome(self, step: ReplayStep, sampled: Sequence[Sequence[int]], ops: LayerHashes | None) -> StepOutput:
         samples = step.record.samples
@@ -144,6 +184,14 @@ class VllmExecutor:
             return logits
 
         model.compute_logits = observed
+
+
+def owned_pages(call: OpCall) -> OpCall:
+    """The call in float64, with its own pages only, in the order of positions."""
+    places = torch.from_numpy(np.searchsorted(call.blocks, call.table).astype(np.int64))
+    sinks = None if call.sinks is None else call.sinks.double()
+    keys, values = call.keys[places].double(), call.values[places].double()
+    return replace(call, query=call.query.double(), keys=keys, values=values, sinks=sinks)
 
 
 def by_slot(tensor: torch.Tensor) -> torch.Tensor:

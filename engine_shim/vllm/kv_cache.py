@@ -128,6 +128,24 @@ class PackedCache:
             found[name] = out
         return found
 
+    def pages(self, layer: int, blocks: torch.Tensor) -> dict[str, torch.Tensor]:
+        """One layer's blocks, copied: "key" and "value" of shape (blocks, block_size, heads, dim)."""
+        runs = self.layers[layer].view(self.blocks, self.shape.heads, self.shape.run)[blocks]
+        shape = (len(blocks), self.shape.heads, self.shape.block_size, self.shape.dim)
+        found = {}
+        for name, places in (("key", self.places.keys), ("value", self.places.values)):
+            own = runs[:, :, torch.from_numpy(places.astype(np.int64)).flatten()]
+            found[name] = own.view(shape).transpose(1, 2).contiguous()
+        return found
+
+    def packed(self, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """One layer's memory that holds these pages; shapes as `pages` gives them."""
+        blocks, size, heads, dim = keys.shape
+        cache = torch.zeros((blocks, heads, size, 2 * dim), dtype=self.shape.dtype)
+        slots = torch.arange(blocks * size)
+        self.write(keys.flatten(0, 1).contiguous(), values.flatten(0, 1).contiguous(), cache, slots)
+        return cache
+
     def image(self, blocks: Ints) -> MemoryImage:
         """Copy of whole blocks; numbers outside the memory are left out."""
         size = self.shape.block_size

@@ -123,7 +123,8 @@ class StepRecorder:
             self.undo.clear(step + 1)
         if refilled:
             size = self.ledger.block_size
-            self._save(step, (np.array(refilled, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)).ravel())
+            whole = np.array(refilled, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)
+            self._save(step, whole.ravel().astype(np.int32))
         if scheduled is None:
             return
         self._save(step, scheduled.slots)

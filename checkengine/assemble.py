@@ -27,6 +27,7 @@ from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.recorder import Recorder
 from checkengine.reproducing import reproduce_embedded
 from checkengine.storage import open_spool
+from checkengine.telling import Telling, start_telling
 
 if TYPE_CHECKING:
     from checkengine.registering import Registered
@@ -50,6 +51,7 @@ class Assembly:
     audits: AuditSteps | None = None
     reproducers: Reproducers | None = None
     spool: SpoolWriter | None = None
+    telling: Telling | None = None
     closers: list[Any] = field(default_factory=list)
     last: list[Any] = field(default_factory=list)
     """Closed after the bus: what its listeners write into."""
@@ -91,6 +93,9 @@ def assemble(
     if (spool := open_spool(settings, bus, replica_name())) is not None:
         assembly.spool = spool
         assembly.last.append(spool)
+    if (telling := start_telling(settings, bus)) is not None:
+        assembly.telling = telling
+        assembly.last.append(telling)
     if recorder is not None and settings.capture.enabled:
         if adapter.capabilities.snapshot:
             add_captures(assembly, adapter, recorder)

@@ -21,7 +21,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from checkengine.dashboards.settings import TracesSettings
+from checkengine.dashboards.settings import TracesSettings, WebhookSettings
 from checkengine.dashboards.web.settings import DashboardSettings
 from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.engine_shim.settings import EngineSettings, ServerSettings
@@ -83,6 +83,7 @@ class Settings(BaseSettings):
     server: ServerSettings = Field(default_factory=ServerSettings)
     proxy: ProxySettings = Field(default_factory=ProxySettings)
     traces: TracesSettings = Field(default_factory=TracesSettings)
+    webhooks: WebhookSettings = Field(default_factory=WebhookSettings)
     dashboard: DashboardSettings = Field(default_factory=DashboardSettings)
 
     @classmethod

@@ -6,10 +6,12 @@ answers differently a second time (DNS rebinding) leads nowhere. Redirects are n
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -128,12 +130,27 @@ def post(
     """RefusedAddressError for an address that may not be sent to, OSError where nobody answers in time."""
     address = judged(resolve(target.host, target.port), allowed)
     connection = (_Encrypted if target.scheme == "https" else _Plain)(target, address, timeout)
+    # A receiver that sends a byte now and then would hold the thread for ever: each byte resets the socket's own clock.
+    late = threading.Event()
+    deadline = threading.Timer(timeout, hang_up, [connection, late])
+    deadline.daemon = True
+    deadline.start()
     try:
         connection.request("POST", target.path, body, dict(headers))
         answer = connection.getresponse()
         answer.read(MOST_ANSWER_BYTES)
+        if late.is_set():
+            raise TimeoutError(f"no whole answer in {timeout:g} s")
         return Answer(answer.status, answer.getheader("retry-after", "") or "")
-    except http.client.HTTPException as error:
+    except (http.client.HTTPException, ValueError) as error:
         raise OSError(f"the answer is no HTTP: {type(error).__name__}") from error
     finally:
+        deadline.cancel()
         connection.close()
+
+
+def hang_up(connection: http.client.HTTPConnection, late: threading.Event) -> None:
+    late.set()
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)

@@ -11,6 +11,7 @@ from checkengine.benchmarks.corpus_calls import call_figures
 from checkengine.benchmarks.corpus_numerics import numerics_figures
 from checkengine.benchmarks.corpus_persistence import persistence_figures
 from checkengine.benchmarks.figure import figure
+from checkengine.benchmarks.op_hashes import op_hash_figures
 from checkengine.engine_shim.faults import FAULTS
 from checkengine.engine_shim.faults.blind import BLIND_FAULTS
 from checkengine.selftest_cases import case_of
@@ -31,6 +32,7 @@ def corpus_figures(*, quick: bool = False) -> list[dict[str, Any]]:
         *call_figures(quick=quick),
         *numerics_figures(quick=quick),
         *persistence_figures(quick=quick),
+        *op_hash_figures(quick=quick),
     ]
 
 

@@ -152,5 +152,12 @@ class InputExecutor(Protocol):
         """Of every layer, in order. Runs the step on `memory`."""
 
 
+@runtime_checkable
+class OutputExecutor(Protocol):
+    def output(self, step: ReplayStep, memory: Any, *, op: str, layer: int, row: int) -> torch.Tensor:
+        """Run the step on `memory` with the recorded kernel and return one row's output of one op, as the hashes name
+        it: (tokens, …), whose OpTree has the op's hash for a root."""
+
+
 def takes_calls(executor: object) -> TypeGuard[OpExecutor]:
     return isinstance(executor, OpExecutor)

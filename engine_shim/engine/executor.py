@@ -17,7 +17,7 @@ from checkengine.engine_shim.engine.kv_memory import CompactMemory
 from checkengine.engine_shim.engine.layer_inputs import layer_inputs
 from checkengine.engine_shim.engine.load import load_model
 from checkengine.engine_shim.engine.op_calls import CallRecorder, attend, widened
-from checkengine.engine_shim.engine.op_hashes import OpHashes
+from checkengine.engine_shim.engine.op_hashes import OpHashes, OpOutput
 from checkengine.engine_shim.engine.probe import prepare
 from checkengine.engine_shim.engine.request import SamplingParameters
 from checkengine.engine_shim.engine.runner import ModelRunner
@@ -146,6 +146,19 @@ class EmbeddedExecutor:
         self._refuse_kernel(kernel)
         set_threads(self._threads)
         return attend(widened(call), "reference") if kernel == FLOAT64 else attend(call, kernel)
+
+    def output(self, step: ReplayStep, memory: ReplayMemory, *, op: str, layer: int, row: int) -> torch.Tensor:
+        """See OutputExecutor."""
+        kernel = step.record.kernel
+        self._refuse_kernel(kernel)
+        batch = PackedBatch.of_record(step.record, step.block_tables, memory.kv.block_size)
+        first, last = batch.first_tokens[row : row + 2].tolist()
+        observer = OpOutput(op, layer, first, last)
+        set_threads(self._threads)
+        ModelRunner(self._model, memory.kv, kernel, self._faults).forward(batch, observer=observer)
+        if observer.kept is None:
+            raise CannotReplayError(f"no op {op!r} of layer {layer} ran")
+        return observer.kept
 
     def inputs(self, step: ReplayStep, memory: ReplayMemory, *, row: int) -> list[LayerInputs]:
         """See InputExecutor."""

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from checkengine.detectors.logits.fingerprint import column_keys
 from checkengine.replay.executor import OpHash
-
-_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+from checkengine.replay.op_tree import element_terms
 
 
 class OpHashes:
@@ -40,9 +39,18 @@ class OpHashes:
 
 def token_hashes(output: torch.Tensor) -> NDArray[Any]:
     """Shape (tokens,), uint64."""
-    packed = output.detach().reshape(len(output), -1)
-    packed = torch.where(torch.isnan(packed), torch.nan, packed)
-    bits = packed.contiguous().view(_WORDS[packed.element_size()]).numpy().astype(np.int64).view(np.uint64)
-    products = (bits + np.uint64(1)) * column_keys(bits.shape[1])
-    hashes: NDArray[Any] = (products ^ (products >> np.uint64(32))).sum(axis=1, dtype=np.uint64)
+    hashes: NDArray[Any] = element_terms(output).sum(axis=1, dtype=np.uint64)
     return hashes
+
+
+class OpOutput:
+    """An observer that keeps one row's output of one op of one layer."""
+
+    def __init__(self, op: str, layer: int, first: int, last: int) -> None:
+        self.kept: torch.Tensor | None = None
+        self._wanted, self._tokens = (op, layer), slice(first, last)
+        self._thread = threading.get_ident()
+
+    def __call__(self, op: str, layer: int, output: torch.Tensor) -> None:
+        if (op, layer) == self._wanted and threading.get_ident() == self._thread:
+            self.kept = output[self._tokens].clone()

@@ -211,6 +211,9 @@ def nondeterministic(case: Case, repeats: Repeats) -> Verdict:
     )
     row, layer = repeats.where
     layers = () if layer is None else (layer,)
+    position = None
+    if step is not None and row is not None and repeats.token is not None:
+        position = int(step.replay.record.starts[row]) + repeats.token
     return case.verdict(
         VerdictKind.NONDETERMINISM,
         sentence,
@@ -219,6 +222,8 @@ def nondeterministic(case: Case, repeats: Repeats) -> Verdict:
         row=row,
         layers=layers,
         op=repeats.op,
+        heads=repeats.heads,
+        position=position,
     )
 
 

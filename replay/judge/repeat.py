@@ -12,6 +12,8 @@ from checkengine.replay.executor import StepOutput
 from checkengine.replay.judge.intervals import clopper_pearson
 from checkengine.replay.judge.trial import Bench
 from checkengine.replay.judge.verdict import Number, TestResult
+from checkengine.replay.op_call import OutputExecutor
+from checkengine.replay.op_tree import OpTree, diverging
 from checkengine.replay.playback import Bits, Playback, all_bits
 from checkengine.replay.window import WindowStep
 
@@ -35,6 +37,10 @@ class Repeats:
     where: tuple[int | None, int | None] = (None, None)
     """Row of the record and layer of the first op that differs; the layer is None where only logits do."""
     op: str | None = None
+    token: int | None = None
+    """Of the row's, in that op: the first whose output differs."""
+    heads: tuple[int, ...] = ()
+    """Of attention: from the first that differs to the last, in that token."""
 
     def result(self) -> TestResult:
         numbers: dict[str, Number] = {"runs": self.times, "steps": len(self.outputs)}
@@ -97,6 +103,26 @@ def count(bench: Bench, repeats: Repeats, playback: Playback, index: int) -> Non
     step, expected = bench.window.steps[index], repeats.bits[index]
     again = (all_bits(step, bench.run_again(step, playback.memory)) for _ in range(COUNTED - 1))
     repeats.different, repeats.counted = 1 + sum(bits != expected for bits in again), COUNTED
+    drill(bench.executor, repeats, step, playback.memory)
+
+
+def drill(executor: object, repeats: Repeats, step: WindowStep, memory: Any) -> None:
+    """Where in the op's output runs first differ, by hashes of halves."""
+    row, layer = repeats.where
+    if row is None or layer is None or repeats.op is None or not isinstance(executor, OutputExecutor):
+        return
+    outputs = (executor.output(step.replay, memory, op=repeats.op, layer=layer, row=row) for _ in range(COUNTED))
+    first = next(outputs)
+    tree = OpTree(first)
+    for output in outputs:
+        found = diverging(tree.range, OpTree(output).range, tree.elements)
+        if found is not None:
+            width = tree.elements // len(first)
+            repeats.token, element = divmod(found.first, width)
+            if first.dim() == 3:
+                last = found.last - repeats.token * width if found.last // width == repeats.token else width - 1
+                repeats.heads = tuple(range(element // first.shape[2], last // first.shape[2] + 1))
+            return
 
 
 def name_difference(expected: Bits, found: Bits) -> str:

@@ -8,15 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from checkengine.benchmarks.corpus_persistence import judge_seeded, seeded_case
-from checkengine.engine_shim.faults import build_faults
+from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
+from checkengine.engine_shim.faults import OverRead, build_faults
 from checkengine.replay.judge.inputs import try_inputs
 from checkengine.replay.judge.judge import Judge
 from checkengine.replay.judge.trial import Bench
 from checkengine.replay.judge.verdict import VerdictKind
 from checkengine.replay.playback import Playback
 from checkengine.replay.windows import build_window
+from checkengine.selftest_recording import record_run
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_executor import executor_over, serve
@@ -70,3 +73,55 @@ def test_a_planted_fault_that_reads_only_its_own_memory_is_convicted_and_named(f
 def test_what_comes_again_what_stays_in_memory_and_what_came_once_are_told_apart(seed: int) -> None:
     wanted, told = judge_seeded(seeded_case(seed))
     assert told == wanted
+
+
+def test_a_step_that_does_not_repeat_is_placed_to_its_token_and_heads_by_hashes_of_halves() -> None:
+    engine, capture = serve(
+        build_faults([{"name": "split_k_race", "layers": [1]}]), at=16, first=14, names=("r1", "r2")
+    )
+    verdict = Judge(executor_over(engine)).judge(build_window(capture, first=14))
+    assert verdict.kind is VerdictKind.NONDETERMINISM
+    assert (verdict.layers, verdict.op) == ((1,), "attention")
+    assert verdict.heads
+    record = next(record for record in capture.window.records if record.step == verdict.step)
+    assert verdict.position in (record.starts + record.query_lengths - 1).tolist()
+
+
+def test_the_judge_names_an_over_read_under_multi_head_latent_attention() -> None:
+    requests = [
+        GenerationRequest(f"r{number}", list(range(5, 16 + number)), SamplingParameters(seed=number, max_tokens=8))
+        for number in range(2)
+    ]
+
+    def wanted(record):
+        return (record.handles.tolist(), record.step) if record.step == 4 else None
+
+    faults = [OverRead(block_size=8, layers=(1,))]
+    engine, (capture,) = record_run(latent_model(), requests, wanted, faults)
+    verdict = Judge(executor_over(engine)).judge(build_window(capture, first=4))
+    assert (verdict.kind, verdict.fault_class) == (VerdictKind.CODE_DEFECT, "over-read"), verdict.sentence
+    assert verdict.layers == (1,)
+    assert capture.memory.tensors["kv0.key"].shape[-1] != capture.memory.tensors["kv0.value"].shape[-1]
+
+
+def latent_model():
+    """DeepSeek V3's attention, its feed-forward layers dense: rows stay independent."""
+    torch.manual_seed(0)
+    config = transformers.DeepseekV3Config(
+        vocab_size=160,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        first_k_dense_replace=2,
+        kv_lora_rank=16,
+        q_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=12,
+        initializer_range=0.4,
+        eos_token_id=None,
+        bos_token_id=None,
+    )
+    return transformers.AutoModelForCausalLM.from_config(config).eval()

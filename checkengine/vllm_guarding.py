@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from opentelemetry.trace import TracerProvider, get_tracer_provider
 from prometheus_client import CollectorRegistry
 
 from checkengine import __version__
@@ -14,6 +16,7 @@ from checkengine.assemble import replica_name
 from checkengine.config import Settings, load_settings
 from checkengine.dashboards.metric_pages import MetricsPage
 from checkengine.dashboards.metrics import MULTIPROCESS, Metrics
+from checkengine.dashboards.traces import otlp_exporter, tracer_provider
 from checkengine.detectors import Vocabulary
 from checkengine.engine_shim.bundles import BundleWriter
 from checkengine.engine_shim.vllm.black_box import BlackBox
@@ -22,8 +25,10 @@ from checkengine.engine_shim.vllm.quarantine import Quarantine
 from checkengine.engine_shim.vllm.scheduler import SchedulerGuards
 from checkengine.engine_shim.vllm.worker import Observer
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
+from checkengine.guards.events import ActionTaken, FindingRaised
 from checkengine.storage import open_spool
 from checkengine.vllm_plugin import PAGES
+from checkengine.vllm_traces import FindingSpans
 
 logger = logging.getLogger("vllm.checkengine")
 
@@ -60,7 +65,22 @@ def build_guards_of(scheduler: Any) -> SchedulerGuards:
     closers = [bus, open_spool(settings, bus, replica_name()), counted(bus)]
     captures = [CaptureOrders(policy.incident_of)] if settings.recorder.enabled and settings.capture.enabled else []
     present = [part for part in closers if part is not None]
-    return SchedulerGuards(pipeline, policy, bus, Quarantine(), captures, present)
+    began = traced(settings, config, bus)
+    return SchedulerGuards(pipeline, policy, bus, Quarantine(), captures, present, began)
+
+
+def traced(settings: Settings, config: Any, bus: EventBus) -> Callable[[Any], None]:
+    """Into vLLM's traces where it has any (`--otlp-traces-endpoint`), else where `[traces]` says; else nowhere."""
+    provider: TracerProvider
+    if config.observability_config.otlp_traces_endpoint:
+        provider = get_tracer_provider()
+    elif settings.traces.otlp_endpoint:
+        provider = tracer_provider(__version__, [otlp_exporter(settings.traces.otlp_endpoint)])
+    else:
+        return lambda request: None
+    spans = FindingSpans(provider)
+    bus.subscribe(spans.handle, name="traces", kinds=(FindingRaised, ActionTaken))
+    return spans.begun
 
 
 def counted(bus: EventBus) -> MetricsPage | None:

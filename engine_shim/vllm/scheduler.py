@@ -50,9 +50,12 @@ class SchedulerGuards:
         quarantine: Quarantine,
         listeners: Iterable[SchedulerListener] = (),
         closers: Iterable[Any] = (),
+        began: Callable[[Any], None] = lambda request: None,
     ) -> None:
-        """`closers` are closed with the engine core, in this order."""
+        """`closers` are closed with the engine core, in this order; `began` hears of each request, vLLM's own object,
+        when it has produced its first token."""
         self._closers = list(closers)
+        self._began = began
         self.pipeline, self.policy, self.bus, self.quarantine = pipeline, policy, bus, quarantine
         self.listeners = list(listeners)
         self.enabled = True
@@ -170,6 +173,7 @@ class SchedulerGuards:
         self._live[start.name] = (start.arrived or time.monotonic(), request.num_prompt_tokens)
         self.pipeline.begin(start)
         self.policy.begin(start.name, time.time())
+        self._following.run(self._began, request)
 
     def _forget_finished(self) -> None:
         """A request ends in a step that produced tokens of it, or is `gone`."""

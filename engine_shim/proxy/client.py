@@ -17,7 +17,6 @@ from checkengine.engine_shim.proxy.upstream import Upstream
 
 IDLE_SECONDS = 30.0
 """For which a kept connection is used again: a request must not meet the moment in which the server closes it."""
-HAPPY_EYEBALLS_SECONDS = 0.25
 
 
 class Answer:
@@ -109,7 +108,6 @@ class UpstreamClient:
                     host,
                     port or (443 if secure else 80),
                     ssl=secure,
-                    happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
                 )
         except (OSError, TimeoutError) as error:
             raise ConnectError(type(error).__name__) from None

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvloop
 
 from checkengine.engine_shim.proxy.app import ProxyApp
 from checkengine.engine_shim.proxy.guarding import Bench, GuardMakers
@@ -340,7 +341,8 @@ def run_story(story: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait(left, timeout=2.0) if left else None
         assert not [task for task in left if not task.done()]
 
-    asyncio.run(whole())
+    # As the proxy runs: uvloop differs from asyncio's own loop here and there.
+    uvloop.run(whole())
 
 
 @pytest.fixture

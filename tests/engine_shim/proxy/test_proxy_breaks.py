@@ -283,7 +283,7 @@ def test_a_slow_reader_slows_its_upstream_down_instead_of_filling_memory(rig, st
             writer.write(b"0\r\n\r\n")
 
         async with rig(answer) as proxy:
-            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=4096)
+            _, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=4096)
             data = json.dumps(chat | {"stream": True}).encode()
             writer.write(
                 b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data

@@ -28,9 +28,8 @@ SERVERS = 8
 COLD_LECTURE, COLD_MOONCAKE = 3, 5
 """Servers of the cold line: best of a sweep on seed 3 of the lecture's workload and on half of the trace's rate. They
 follow the share of the work that is cold."""
-WARM_UP, MEASURED = 90.0, 30.0
-"""Seconds of the lecture's workload. Of longer sessions only the beginning is seen: the rate is set by what arrives in
-the measured seconds."""
+WARM_UP, MEASURED = 60.0, 20.0
+"""Seconds of the lecture's workload: caches fill in the first ones."""
 PROBE = 100.0
 """Requests a second of a first draw, from which the rate for a load is scaled."""
 TRACE_WARM_UP = 600.0
@@ -53,7 +52,7 @@ def routing_figures(data: Path | None = None, *, quick: bool = False) -> list[di
     # Shares of the servers' time that the prompts would take if every one found all of its prefix.
     found = [of_lecture(load, seeds) for load in ((0.75,) if quick else (0.5, 0.75))]
     if not quick:
-        found.append(of_lecture(0.3, list(seeds)[:3], Layout(SERVERS, decodes=True, budget=1024, shares_kv=False)))
+        found.append(of_lecture(0.2, list(seeds)[:3], Layout(SERVERS, decodes=True, budget=1024, shares_kv=False)))
     if data is not None and (data / FILES["mooncake"]).is_file():
         requests = trace("mooncake", data)
         for load in (0.5,) if quick else (0.3, 0.5, 0.6):
@@ -66,11 +65,11 @@ def of_lecture(load: float, seeds: Sequence[int], layout: Layout | None = None) 
     """Routers take turns on each seed."""
     layout = layout or Layout(SERVERS)
     workload = LectureWorkload(block_tokens=32)
-    probe = workload.requests(PROBE, MEASURED, 0, warm_up=WARM_UP)
+    probe = workload.requests(PROBE, MEASURED, 0, before=WARM_UP)
     rate = PROBE * load / utilised(probe, layout)
     series = Series("lecture" + _kind(layout))
     for seed in seeds:
-        requests = workload.requests(rate, MEASURED, seed, warm_up=WARM_UP)
+        requests = workload.requests(rate, MEASURED, seed, before=WARM_UP)
         for router, make in policies(layout, workload.block_tokens, COLD_LECTURE).items():
             series.results.setdefault(router, []).append(simulate(requests, make(), layout))
     series.utilisation = _utilisation(series)

@@ -13,7 +13,7 @@ async def highest_rate(
     meets: Callable[[float], Awaitable[bool]], first: float, least: float = 0.0
 ) -> tuple[float, float | None]:
     """(highest rate that met, lowest that did not): 0.0 where none met, None where none was missed. Both in requests a
-    second; below `least` none is tried. A server that meets at one rate and misses at a lower one is taken at its lower."""
+    second; below `least` none is tried. One that meets at a rate and misses at a lower one is taken at its lower."""
     good, bad, rate = 0.0, None, first
     for _ in range(MOST_RUNS):
         if await meets(rate):

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkengine.loading.planned import Planned
+from checkengine.loading.planned import Planned, with_shared
 
 Z99 = 2.3263478740408408
 """Standard normal quantile of 0.99."""
 MOST_Z = 3.0
+UNDER_WAY = 1800.0
+"""Seconds before the first one in which sessions began that are under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,42 +49,50 @@ class LectureWorkload:
     tenants: int = 32
     block_tokens: int = 16
 
-    def requests(self, rate: float, seconds: float, seed: int, warm_up: float = 0.0) -> list[Planned]:
-        """`rate` requests a second from second 0 to `seconds`, in order; sessions began up to `warm_up` before, and
-        their earlier turns are given with negative times."""
+    def requests(self, rate: float, seconds: float, seed: int, before: float = 0.0) -> list[Planned]:
+        """`rate` requests a second from second -`before` to `seconds`, in order. Of sessions that are under way then
+        only what follows is sent and shared; `shared_tokens` counts what really was sent before."""
         random = np.random.default_rng(seed)
-        turns = max(1.0, float(np.mean(np.maximum(1, np.round(self.turns.draw(np.random.default_rng(0), 100_000))))))
-        span = warm_up + seconds
-        found = []
+        turns = float(np.mean(self._turns(np.random.default_rng(0), 100_000)))
+        span = UNDER_WAY + before + seconds
+        found: list[Planned] = []
         names = _Names()
-        for session in range(random.poisson(rate / turns * span)):
-            begin = float(random.uniform(-warm_up, seconds))
-            found += [each for each in self._session(session, begin, random, names) if each.at < seconds]
-        return sorted(found, key=lambda each: each.at)
+        counts = self._turns(random, random.poisson(rate / turns * span))
+        begins = random.uniform(-before - UNDER_WAY, seconds, len(counts))
+        for session, (count, begin) in enumerate(zip(counts, begins, strict=True)):
+            outputs = np.maximum(1, np.round(self.outputs.draw(random, count))).astype(int)
+            times = begin + np.concatenate(([0.0], np.cumsum(self.gaps.draw(random, count) + 0.02 * outputs)[:-1]))
+            sent = np.flatnonzero((times >= -before) & (times < seconds))
+            if len(sent):
+                found += self._session(session, times[sent], outputs[sent], random, names, int(sent[0]) + 1)
+        return with_shared(sorted(found, key=lambda each: each.at))
 
-    def _session(self, session: int, begin: float, random: np.random.Generator, names: _Names) -> Iterator[Planned]:
-        count = max(1, round(float(self.turns.draw(random, 1)[0])))
+    def _turns(self, random: np.random.Generator, count: int) -> np.ndarray:
+        return np.maximum(1, np.round(self.turns.draw(random, count))).astype(int)
+
+    def _session(
+        self,
+        session: int,
+        times: np.ndarray,
+        outputs: np.ndarray,
+        random: np.random.Generator,
+        names: _Names,
+        turn: int,
+    ) -> Iterator[Planned]:
+        count, block = len(times), self.block_tokens
         inputs = np.maximum(1, np.round(self.inputs.draw(random, count))).astype(int)
-        outputs = np.maximum(1, np.round(self.outputs.draw(random, count))).astype(int)
-        shared = np.round(inputs * share_of(self.hits, random, count)).astype(int)
-        gaps = self.gaps.draw(random, count)
+        shared = np.round(inputs * share_of(self.hits, random, count) / block).astype(int)
         tenant = names.tenant(int(random.zipf(1.5)) % self.tenants)
         history: list[int] = []
-        at = begin
         for index in range(count):
-            blocks = math.ceil(inputs[index] / self.block_tokens)
-            wanted = min(round(shared[index] / self.block_tokens), int(inputs[index]) // self.block_tokens)
+            whole = int(inputs[index]) // block
+            wanted = min(int(shared[index]), whole)
             source = history if index > 0 and len(history) >= wanted else tenant
-            reused = min(wanted, len(source))
-            chain = names.extended(source, reused, blocks)
-            whole = int(inputs[index]) // self.block_tokens
+            chain = names.extended(source[:wanted], math.ceil(inputs[index] / block))
             if whole > len(history):
-                history = list(chain[:whole])
-            yield Planned(
-                at, int(inputs[index]), int(outputs[index]), tuple(chain), self.block_tokens,
-                reused * self.block_tokens, session, index + 1,
-            )  # fmt: skip
-            at += float(gaps[index]) + 0.02 * int(outputs[index])
+                history = chain[:whole]
+            at, tokens = float(times[index]), int(inputs[index])
+            yield Planned(at, tokens, int(outputs[index]), tuple(chain), block, 0, session, turn + index)
 
 
 class _Names:
@@ -96,10 +106,10 @@ class _Names:
     def tenant(self, number: int) -> list[int]:
         return [number * self.TENANT_BLOCKS + index for index in range(self.TENANT_BLOCKS)]
 
-    def extended(self, source: list[int], reused: int, blocks: int) -> list[int]:
-        fresh = max(0, blocks - reused)
+    def extended(self, prefix: list[int], blocks: int) -> list[int]:
+        fresh = blocks - len(prefix)
         self._next += fresh
-        return source[:reused][:blocks] + list(range(self._next - fresh, self._next))
+        return prefix + list(range(self._next - fresh, self._next))
 
 
 def share_of(quantiles: Quantiles, random: np.random.Generator, count: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from checkengine.loading.words import PromptMaker
 
 
 def test_the_lecture_workload_has_the_lectures_quantiles() -> None:
-    found = [each for each in LectureWorkload().requests(40.0, 150.0, 3, warm_up=400.0) if each.at >= 0]
+    found = [each for each in LectureWorkload().requests(15.0, 300.0, 3, before=200.0) if each.at >= 0]
     inputs, outputs = ([getattr(each, name) for each in found] for name in ("input_tokens", "output_tokens"))
     assert np.percentile(inputs, [1, 50, 99]) == pytest.approx([32, 512, 4096], rel=0.15)
     assert np.percentile(outputs, [1, 50, 99]) == pytest.approx([64, 256, 1024], rel=0.15)
@@ -35,19 +35,20 @@ def test_sessions_and_gaps_have_the_lectures_quantiles() -> None:
 
 
 def test_the_rate_that_is_asked_for_comes_and_arrivals_are_not_regular() -> None:
-    found = [each for each in LectureWorkload().requests(20.0, 100.0, 5, warm_up=1500.0) if each.at >= 0]
+    found = [each for each in LectureWorkload().requests(20.0, 100.0, 5) if each.at >= 0]
     assert rate_of(found) == pytest.approx(20.0, rel=0.15)
     gaps = np.diff([each.at for each in found])
     assert np.std(gaps) / np.mean(gaps) == pytest.approx(1.0, abs=0.15)
 
 
 def test_what_a_request_shares_was_sent_before_it() -> None:
-    planned = LectureWorkload().requests(20.0, 300.0, 2)
-    counted = with_shared(planned)
-    real = sum(each.shared_tokens for each in counted)
-    # A tenant's text is shared from its second request on; the plan counts the first one too.
-    assert real == pytest.approx(sum(each.shared_tokens for each in planned), rel=0.15)
-    assert all(0 <= each.shared_tokens <= each.input_tokens for each in counted)
+    sent: set[int] = set()
+    for request in LectureWorkload().requests(5.0, 200.0, 2):
+        shared = request.shared_tokens // request.block_tokens
+        assert set(request.whole_blocks[:shared]) <= sent
+        assert not set(request.whole_blocks[shared : shared + 1]) & sent
+        sent.update(request.whole_blocks)
+    assert len(sent) > 10_000
 
 
 def test_the_same_seed_gives_the_same_requests_and_another_one_others() -> None:

@@ -44,6 +44,10 @@ class BackgroundWorker(Generic[T]):
             return False
         return True
 
+    def wait(self) -> None:
+        """Until nothing waits and nothing is worked on."""
+        self._queue.join()
+
     def close(self, timeout: float) -> bool:
         """Work off what waits, then end the thread. False where `timeout` seconds did not do; the rest is lost."""
         self.open = False

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkengine.detectors.logits.fingerprint import OFFSET, column_keys, mix64
-from checkengine.detectors.seal.kernel import hash_cells
+from checkengine.detectors.seal.kernel import copy_cells, hash_cells
 
 Hashes = NDArray[np.uint64]
 Cells = Mapping[str, Hashes]
@@ -43,6 +43,21 @@ def hash_tensor(vectors: NDArray[np.generic]) -> Hashes:
     words = words_of(vectors)
     hashes = np.empty(len(words), np.uint64)
     hash_cells(words, column_keys(words.shape[1]), np.uint64(OFFSET), hashes)
+    return hashes.reshape(vectors.shape[:-1])
+
+
+def copy_tensor(vectors: NDArray[np.generic], copies: NDArray[np.generic]) -> Hashes:
+    """As `hash_tensor`, and copies the bytes in the same pass. `copies` has the same shape and dtype, C-contiguous.
+
+    A vector whose bytes are no whole number of words is copied apart.
+    """
+    words = words_of(vectors)
+    if vectors.shape[-1] * vectors.dtype.itemsize % WORD or not copies.flags.c_contiguous:
+        copies[...] = vectors
+        return hash_tensor(vectors)
+    hashes = np.empty(len(words), np.uint64)
+    target = copies.reshape(-1, copies.shape[-1]).view(np.uint64)
+    copy_cells(words, column_keys(words.shape[1]), np.uint64(OFFSET), hashes, target)
     return hashes.reshape(vectors.shape[:-1])
 
 

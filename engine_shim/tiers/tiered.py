@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
-from checkengine.detectors.seal import Broken, Expected, Seal, diagnose
+from checkengine.detectors.seal import Broken, Expected, Seal, copy_tensor, diagnose
 from checkengine.engine_shim.background import BackgroundWorker
 from checkengine.engine_shim.tiers.disk import DiskTier
 from checkengine.engine_shim.tiers.host import HostTier
@@ -67,7 +68,7 @@ class TieredBlocks:
         self._host = host
         self._host.give_up = self._give_up
         self._owner, self._writer = owner, writer
-        self._move = move or Move()
+        self.move = move or Move()
         self._prefetch_bytes = prefetch_bytes
         self._dtype = str(next(iter(memory.values())).dtype).removeprefix("torch.")
         self._generations: dict[bytes, int] = {}
@@ -90,8 +91,9 @@ class TieredBlocks:
             return
         began = time.perf_counter()
         bits = block_bits(self._memory, block)
-        seal = Seal(cells_of(bits), *self._described(identity, bits), generation, self._owner, self._writer)
-        payload = Payload({name: tensor.copy() for name, tensor in bits.items()}, seal)
+        copies = {name: np.empty_like(tensor) for name, tensor in bits.items()}
+        cells = {name: copy_tensor(tensor, copies[name]) for name, tensor in bits.items()}
+        payload = Payload(copies, Seal(cells, *self._described(identity), generation, self._owner, self._writer))
         self._generations[identity] = generation
         self._host.put(identity, payload)
         self.counts.kept += 1
@@ -130,10 +132,11 @@ class TieredBlocks:
         """Bring blocks from disk to host memory ahead of a request; never waits. False where that is not possible."""
         return self._hints is not None and self._hints.put(list(identities))
 
-    @property
-    def idle(self) -> bool:
-        """No write and no prefetch is under way."""
-        return all(worker is None or worker.idle for worker in (self._writes, self._hints))
+    def wait(self) -> None:
+        """Until no write and no prefetch is under way."""
+        for worker in (self._writes, self._hints):
+            if worker is not None:
+                worker.wait()
 
     def flush(self) -> None:
         """Hand all of host memory to the disk, for the engine that comes next."""
@@ -149,9 +152,9 @@ class TieredBlocks:
     def _place(self, identity: bytes, payload: Payload, block: int) -> Broken | None:
         destination = block_bits(self._memory, block)
         before = cells_of(destination)
-        payload = self._move.arrive(payload, destination)
+        payload = self.move.arrive(payload, destination)
         generation = self._generations.get(identity, payload.seal.generation)
-        expected = Expected(*self._described(identity, destination)[:2], generation, self._owner, self._dtype)
+        expected = Expected(*self._described(identity)[:2], generation, self._owner, self._dtype)
         return diagnose(
             payload.seal,
             cells_of(destination),
@@ -160,7 +163,7 @@ class TieredBlocks:
             vector=lambda name, layer, token, head: destination[name][layer, token, head],
         )
 
-    def _described(self, identity: bytes, bits: Mapping[str, object]) -> tuple[str, int, str]:
+    def _described(self, identity: bytes) -> tuple[str, int, str]:
         length = next(iter(self._memory.values())).shape[2]
         return identity.hex(), length, self._dtype
 

@@ -12,7 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkengine.detectors.seal import Break, Expected, Flip, Seal, SealError, diagnose, find_flip, hash_tensor
+from checkengine.detectors.seal import (
+    Break,
+    Expected,
+    Flip,
+    Seal,
+    SealError,
+    copy_tensor,
+    diagnose,
+    find_flip,
+    hash_tensor,
+)
 from checkengine.detectors.seal.cells import digest
 
 LAYERS, TOKENS, HEADS, DIM = 4, 16, 3, 64
@@ -213,3 +223,12 @@ def test_two_flipped_signs_never_cancel():
             vector = tensors["kv0.key"].copy()
             vector[0, 0, 0, [first, second]] ^= np.uint32(1 << 31)
             assert hash_tensor(vector[:1, :1, :1]).item() != sealed[0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [64, 13])
+def test_a_copy_that_seals_on_its_way_gives_the_same_bytes_and_hashes(dtype, dim):
+    for tensor in block(dtype=dtype, dim=dim).values():
+        copies = np.zeros_like(tensor)
+        np.testing.assert_array_equal(copy_tensor(tensor, copies), hash_tensor(tensor))
+        np.testing.assert_array_equal(copies, tensor)

@@ -83,7 +83,7 @@ def test_what_host_memory_has_no_room_for_comes_back_from_disk(tmp_path: Path) -
     engine = engine_with(tmp_path, host=1, disk=1 << 24)
     for name in "abc":
         serve(engine, name)
-    wait_for(engine)
+    engine.tiers.blocks.wait()
     assert serve(engine, "a") == (CLEAN["a"], 40)
     assert engine.tiers.blocks.counts.disk_hits == 5
     engine.close()
@@ -93,9 +93,9 @@ def test_a_hint_brings_blocks_to_host_memory_before_the_request(tmp_path: Path) 
     engine = engine_with(tmp_path, host=1 << 15, disk=1 << 24)
     for name in "abcd":
         serve(engine, name)
-    wait_for(engine)
+    engine.tiers.blocks.wait()
     assert engine.tiers.prefetch(PROMPTS["a"])
-    wait_for(engine)
+    engine.tiers.blocks.wait()
     assert engine.tiers.blocks.counts.prefetched == 5
     before = engine.tiers.blocks.counts.disk_hits
     assert serve(engine, "a") == (CLEAN["a"], 40)
@@ -113,7 +113,7 @@ def test_a_block_that_breaks_on_its_way_is_named_refused_and_computed_again(
     engine.tiers.tell = told.append
     for name in "abc":
         serve(engine, name)
-    engine.tiers.blocks._move = fault = FaultyMove(planted, strike, seed=3)
+    engine.tiers.blocks.move = fault = FaultyMove(planted, strike, seed=3)
     assert serve(engine, "a") == (CLEAN["a"], BLOCK * strike)
     assert fault.struck == 1
     assert engine.tiers.blocks.counts.refused == {BROKEN_BY[planted]: 1}
@@ -214,10 +214,3 @@ def test_kill_9_while_blocks_go_to_disk_leaves_only_whole_blocks_and_the_same_an
     assert again.tiers.blocks._disk.torn == 0
     assert again.tiers.blocks.counts.refused == {}
     again.close()
-
-
-def wait_for(engine: Engine) -> None:
-    """Until the tiers' threads have done what they were given."""
-    for worker in (engine.tiers.blocks._writes, engine.tiers.blocks._hints):
-        if worker is not None:
-            worker._queue.join()

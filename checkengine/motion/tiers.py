@@ -1,0 +1,186 @@
+"""`checkengine drill tiers`: blocks that break on their way are named and refused; what tiers save on a real model."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from checkengine.benchmarks.figure import figure
+from checkengine.engine_shim.engine.engine import Engine
+from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
+from checkengine.engine_shim.settings import EngineSettings
+from checkengine.engine_shim.tier_settings import TierSettings
+from checkengine.engine_shim.tiers import FaultyMove, TieredBlocks
+from checkengine.engine_shim.tiers.moves import PLANTED
+from checkengine.guards.finding import Finding
+from checkengine.motion.lru import lecture_hits
+from checkengine.motion.seal_speed import seal_figures
+from checkengine.tiny import tiny_model
+
+BLOCK = 8
+CONVERSATION = 41
+NAMES = ("a", "b", "c")
+MODEL = "smollm2-135m"
+REAL_BLOCK = 32
+PROMPT = 448
+"""Tokens of a returning session's history."""
+OUTPUT = 4
+
+
+def figures(*, quick: bool = False) -> list[dict[str, Any]]:
+    return [
+        *planted_figures(1 if quick else 8),
+        *seal_figures(),
+        *lecture_hits(quick=quick),
+        *(() if quick else returning_figures()),
+    ]
+
+
+# Planted faults
+
+
+def planted_figures(seeds: int) -> list[dict[str, Any]]:
+    """Every class in every place of a conversation's five blocks."""
+    caught = equal = early = cases = 0
+    for planted in PLANTED:
+        for seed in range(seeds):
+            told, answer, clean, strike, cached = planted_run(planted, seed)
+            cases += 1
+            caught += _named(told, planted)
+            equal += answer == clean
+            early += cached == BLOCK * strike
+    return [
+        figure("tiers.broken blocks caught and named", caught / cases, f"of {cases}", 1, at_least=True),
+        figure("tiers.refused before the first token", early / cases, f"of {cases}", 1, at_least=True),
+        figure("tiers.answers equal to the clean run's", equal / cases, f"of {cases}", 1, at_least=True),
+    ]
+
+
+def _named(told: list[Finding], planted: str) -> bool:
+    wanted = "another_tenants_block" if planted == "other tenant" else planted.replace(" ", "_")
+    return len(told) == 1 and bool(told[0].evidence.get(wanted))
+
+
+def planted_run(planted: Any, seed: int) -> tuple[list[Finding], list[int], list[int], int, int]:
+    """Findings, the answer, the clean run's, the struck block's number and the prompt tokens taken from a tier."""
+    strike = seed % 5
+    with tempfile.TemporaryDirectory() as folder:
+        tiers = TierSettings(host_bytes=1 << 20, directory=Path(folder))
+        settings = EngineSettings(block_size=BLOCK, blocks=9, threads=1, tiers=tiers)
+        engine, clean = Engine(_tiny(), None, settings), {}
+        told: list[Finding] = []
+        for name in NAMES:
+            clean[name] = serve(engine, name, conversation(name))[0]
+        seam = _seam(engine)
+        seam.tell = told.append
+        seam.blocks.move = FaultyMove(planted, strike, seed)
+        answer, cached, _ = serve(engine, NAMES[0], conversation(NAMES[0]))
+        return told, answer, clean[NAMES[0]], strike, cached
+
+
+def _seam(engine: Engine) -> Any:
+    assert engine.tiers is not None
+    return engine.tiers
+
+
+def _tiny() -> Any:
+    return tiny_model()
+
+
+def conversation(name: str, length: int = CONVERSATION) -> list[int]:
+    return [(ord(name[0]) * 7 + index * 3) % 150 + 3 for index in range(length)]
+
+
+def serve(engine: Engine, name: str, prompt: list[int], output: int = 6) -> tuple[list[int], int, float]:
+    """The answer's tokens, prompt tokens found in memory of some tier, and seconds to the first token."""
+    began, first = time.perf_counter(), 0.0
+    engine.submit(
+        GenerationRequest(name, prompt, SamplingParameters(temperature=0, max_tokens=output, ignore_eos=True))
+    )
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step()
+        first = first or (time.perf_counter() - began if outputs else 0.0)
+    return [token for each in outputs for token in each.tokens], outputs[-1].cached_tokens, first
+
+
+# What tiers save
+
+
+def returning_figures(rounds: int = 3) -> list[dict[str, Any]]:
+    """A session comes back after others have pushed its blocks out of the engine's memory: time to its first token."""
+    from checkengine.engine_shim.engine.load import load_model
+    from checkengine.engine_shim.models import model_directory
+
+    model, _ = load_model(model_directory(MODEL))
+    modes: dict[str, Callable[[Path], TierSettings]] = {
+        "no tiers": lambda folder: TierSettings(),
+        "host": lambda folder: TierSettings(host_bytes=1 << 30),
+        "disk": lambda folder: TierSettings(host_bytes=1, disk_bytes=1 << 32, directory=folder),
+        "disk, prefetched": lambda folder: TierSettings(host_bytes=1 << 27, disk_bytes=1 << 32, directory=folder),
+    }
+    spent: dict[str, list[float]] = {mode: [] for mode in modes}
+    waits: dict[str, tuple[float, float]] = {}
+    equal = True
+    clean: list[int] | None = None
+    for _ in range(rounds):
+        for mode, tiers in modes.items():
+            with engine_of(model, tiers) as engine:
+                answer, seconds = _return(engine, prefetch=mode == "disk, prefetched")
+                clean = clean or answer
+                equal = equal and answer == clean
+                spent[mode].append(seconds)
+                if engine.tiers is not None:
+                    waits[mode] = _bandwidth(engine.tiers.blocks)
+    base = median(spent["no tiers"])
+    return [
+        *(
+            figure(f"tiers.first token of a returning session, {mode}", median(seconds) / base, "x no tiers", 1.0)
+            for mode, seconds in spent.items()
+            if mode != "no tiers"
+        ),
+        figure("tiers.first token without tiers", base * 1e3, "ms", 60_000),
+        *(
+            figure(f"tiers.{mode}: blocks brought back at", rate / 1e9, "GB/s", 0.01, at_least=True)
+            | {"peer": "ms that the engine waited", "peer_value": 1e3 * wait}
+            for mode, (rate, wait) in waits.items()
+        ),
+        figure("tiers.returning answers equal", float(equal), "of all", 1, at_least=True),
+    ]
+
+
+@contextmanager
+def engine_of(model: Any, tiers: Callable[[Path], TierSettings]) -> Iterator[Engine]:
+    with tempfile.TemporaryDirectory() as folder:
+        blocks = PROMPT // REAL_BLOCK + 3
+        settings = EngineSettings(block_size=REAL_BLOCK, blocks=blocks, threads=1, tiers=tiers(Path(folder)))
+        engine = Engine(model, None, settings)
+        try:
+            yield engine
+        finally:
+            if engine.tiers is not None:
+                engine.tiers.blocks.close()
+
+
+def _return(engine: Engine, *, prefetch: bool) -> tuple[list[int], float]:
+    prompts = {name: [(ord(name) * 131 + index * 7) % 40_000 + 100 for index in range(PROMPT)] for name in "abc"}
+    for name, prompt in prompts.items():
+        serve(engine, name, prompt, OUTPUT)
+    if engine.tiers is not None:
+        engine.tiers.blocks.wait()
+        if prefetch:
+            engine.tiers.prefetch(prompts["a"])
+            engine.tiers.blocks.wait()
+    answer, _, seconds = serve(engine, "a", prompts["a"], OUTPUT)
+    return answer, seconds
+
+
+def _bandwidth(blocks: TieredBlocks) -> tuple[float, float]:
+    """Bytes a second of what came back, and the seconds that the engine's thread waited for it."""
+    waited = blocks.counts.host_seconds + blocks.counts.disk_seconds
+    return blocks.counts.bytes_in / max(waited, 1e-9), waited

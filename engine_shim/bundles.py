@@ -12,7 +12,7 @@ from checkengine.engine_shim.capture_counts import CaptureCounts
 from checkengine.guards.bus import EventBus
 from checkengine.guards.events import BundleWritten
 from checkengine.guards.incident import IncidentBook
-from checkengine.replay.bundle import BundleError, BundleStore, PublicKey, collect, write_bundle
+from checkengine.replay.bundle import BundleError, BundleStore, PublicKey, collect, layout, write_bundle
 from checkengine.replay.bundle.write import remove_leftovers
 from checkengine.replay.capture import Capture
 from checkengine.replay.settings import CaptureSettings
@@ -119,11 +119,18 @@ class BundleWriter:
         try:
             self._book.note_bundle(incident, path.name)
             logger.info("bundle %s of incident %s is written", path.name, incident or "(none)")
-            self._bus.publish(BundleWritten(path.name, incident, str(path), time.time()))
+            self._bus.publish(self._written(incident, path))
             self._collect()
             self._push(path)
         except Exception:
             logger.exception("bundle %s is written, but what comes after it failed", path.name)
+
+    def _written(self, incident: str, path: Path) -> BundleWritten:
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        hours, full = self._settings.content_hours, (path / layout.CONTENT).is_dir()
+        now = time.time()
+        ends = now + 3600 * hours if full and hours else None
+        return BundleWritten(path.name, incident, str(path), now, size, "full" if full else "none", ends)
 
     def _push(self, path: Path) -> None:
         """The local bundle stays, so a store that is down costs a copy."""

@@ -163,7 +163,7 @@ def as_record(event: Event) -> tuple[str, float, str, dict[str, Any]]:
             }
             return "action", event.time, action.sequence, data
         case BundleWritten():
-            return "bundle", event.time, "", {"bundle": event.bundle, "incident": event.incident, "path": event.path}
+            return "bundle", event.time, "", bundle_data(event)
         case AuditJudged():
             data = {"incident": event.incident, "step": event.step, "verdict": event.verdict}
             return "audit", event.time, event.sequence, data
@@ -192,6 +192,12 @@ def finding_data(event: FindingRaised) -> dict[str, Any]:
         "version": finding.version,
         "evidence": {key: as_number(value) for key, value in finding.evidence.items()},
     }
+
+
+def bundle_data(event: BundleWritten) -> dict[str, Any]:
+    told = asdict(event)
+    told.pop("time")
+    return told
 
 
 def as_number(value: Any) -> float | int | bool:

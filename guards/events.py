@@ -46,6 +46,11 @@ class BundleWritten:
     incident: str
     path: str
     time: float
+    size_bytes: int = 0
+    content: str = ""
+    """none or full; empty where the writer does not tell."""
+    expires: float | None = None
+    """When its content may no longer be read."""
 
 
 @dataclass(frozen=True, slots=True)

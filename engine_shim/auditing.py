@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from checkengine.engine_shim.capturing import take_capture
 from checkengine.guards.action import Action
 from checkengine.guards.events import AuditCoverage, Event
 from checkengine.guards.finding import Finding, Severity
-from checkengine.replay.audit import Auditor, AuditSchedule, Selection, audit_event
+from checkengine.replay.audit import AuditSchedule, Selection, audit_event
 from checkengine.replay.capture import Capture
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.record import StepRecord
@@ -50,6 +50,12 @@ class Waiting:
     """CPU time that the capture took on the step's thread."""
 
 
+class Judging(Protocol):
+    """`Auditor` is one; another judges in another process."""
+
+    def audit(self, capture: Capture, prints: Mapping[int, int]) -> Verdict: ...
+
+
 class AuditSteps:
     """A step listener. Captures stay in memory, at most `waiting` of them, and are dropped when they are judged."""
 
@@ -57,7 +63,7 @@ class AuditSteps:
         self,
         adapter: EngineAdapter,
         recorder: Recorder,
-        auditor: Auditor,
+        auditor: Judging,
         schedule: AuditSchedule,
         *,
         publish: Callable[[Event], None],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from checkengine.engine_shim.adapter import Capabilities
+from checkengine.engine_shim.auditing import AuditSteps
 from checkengine.engine_shim.background import BackgroundWorker
 from checkengine.engine_shim.capture_counts import CaptureCounts
 from checkengine.engine_shim.cloning import Budget, take_capture
+from checkengine.engine_shim.vllm.auditing import AuditMaker, ProcessAuditor
 from checkengine.engine_shim.vllm.carried import StepReading, orders_of
 from checkengine.engine_shim.vllm.cpu_cache import packed_cache
 from checkengine.engine_shim.vllm.environment import environment_of
@@ -104,8 +107,10 @@ class BlackBox:
         capturing: CaptureSettings | None = None,
         configuration: Mapping[str, Any] | None = None,
         counts: CaptureCounts | None = None,
+        audits: AuditMaker | None = None,
     ) -> None:
-        """`configuration` joins the environment: settings of ours that a replay runs with again (`{"guards": …}`)."""
+        """`audits` makes what audits healthy-looking steps; None audits none. `configuration` joins the
+        environment: settings of ours that a replay runs with again (`{"guards": …}`)."""
         self._write = write
         self._recording = recording or RecorderSettings()
         self._capturing = capturing or CaptureSettings()
@@ -115,6 +120,9 @@ class BlackBox:
         self._budget = Budget(self._capturing.level, self._capturing.kv_bytes)
         self.recorder: StepRecorder | None = None
         self._adapter: VllmMemoryAdapter | None = None
+        self._make_audits = audits
+        self.audits: AuditSteps | None = None
+        self._to_audit: deque[StepRecord] = deque(maxlen=WAITING)
         self._steps: dict[int, int] = {}
         """By the message's number, which the scheduler counts by: the recorded step."""
         self._writer: BackgroundWorker[Capture] = BackgroundWorker(
@@ -130,6 +138,8 @@ class BlackBox:
         for order in orders.capture:
             if isinstance(order, CaptureOrder):
                 self.capture(order)
+        while self._to_audit:
+            self._audit(self._to_audit.popleft())
         self.recorder.before_step(scheduler_output, orders.refill)
         self._steps[orders.step] = self.recorder.ledger.last_step
         if len(self._steps) > self._recording.steps:
@@ -142,7 +152,9 @@ class BlackBox:
 
     def after_step(self, worker: Any, output: Any, reading: StepReading | None) -> None:
         if self.recorder is not None and len(output.req_ids):
-            self.outcome(output, None if reading is None else fingerprints_of(reading, output.req_ids))
+            record = self.outcome(output, None if reading is None else fingerprints_of(reading, output.req_ids))
+            if record is not None and self.audits is not None:
+                self._to_audit.append(record)
 
     def outcome(self, output: Any, fingerprints: NDArray[np.uint64] | None) -> StepRecord | None:
         assert self.recorder is not None
@@ -174,6 +186,10 @@ class BlackBox:
 
     def close(self, timeout: float = 30.0) -> bool:
         """Write what waits; False where it took too long."""
+        if self.audits is not None:
+            self.audits.close(0)
+            if isinstance(self.audits.auditor, ProcessAuditor):
+                self.audits.auditor.close()
         return self._writer.close(timeout)
 
     def _begin(self, worker: Any) -> None:
@@ -185,6 +201,16 @@ class BlackBox:
             cache = None
         self.recorder = StepRecorder(int(config.cache_config.block_size), cache, self._recording)
         self._adapter = VllmMemoryAdapter(self.recorder, environment_of(config))
+        if self._make_audits is not None and cache is not None:
+            self.audits = self._make_audits(self._adapter, self.recorder.recorder)
+
+    def _audit(self, record: StepRecord) -> None:
+        """Between two steps, as captures are taken."""
+        if self.recorder is None or self.audits is None or self._adapter is None or self.recorder.off:
+            return
+        self._adapter.first_step = record.step
+        with self.recorder.memory, self.recorder.books:
+            self.audits.step_done(record, [], [])
 
     def _take(self, order: CaptureOrder) -> Capture:
         assert self.recorder is not None

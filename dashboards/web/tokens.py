@@ -67,7 +67,8 @@ class TokenFile:
 
 
 def parsed(path: Path) -> tuple[TokenLine, ...]:
-    if path.stat().st_mode & 0o077:
+    # A group may read it: Kubernetes and compose give a secret to a process by its group.
+    if path.stat().st_mode & 0o027:
         raise TokenError(f"others may read the token file {path}: chmod 600 it")
     lines = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +39,14 @@ class TextRepetitionGuard:
         self._slot: NDArray[np.int64] = np.array([self._streams.open()], np.int64)
         self._units = TextUnits()
         self._told = Told()
-        self._asked = asks_for_repetition(start.prompt)
         self._count = 0
         self._marks: deque[tuple[int, int]] = deque([(0, 0)], maxlen=MARKS)
         """Number of a unit and the character at which it begins."""
+
+    @cached_property
+    def _asked(self) -> bool:
+        """Searched for when something is found: most texts hold nothing, and prompts are long."""
+        return asks_for_repetition(self._start.prompt)
 
     def push(self, piece: str) -> Iterable[TextFinding]:
         found: list[TextFinding] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 
 STEMS: dict[str, str] = {
@@ -184,6 +184,15 @@ _SCRIPT = _Stems(_SCRIPT_NAMES)
 _ANY = _Stems(_ABOUT)
 
 
+_OF_HEAD: dict[str, list[str]] = {}
+for _code, _stems in _LANGUAGE.items():
+    for _head in _stems.heads:
+        _OF_HEAD.setdefault(_head, []).append(_code)
+PROMPTS_KEPT = 4
+"""Guards of one request ask the same of its prompt."""
+
+
+@lru_cache(PROMPTS_KEPT)
 def _prepared(text: str) -> tuple[str, set[str]]:
     lowered = text.lower()
     return lowered, {word[:HEAD] for word in _WORD.findall(lowered)}
@@ -209,10 +218,12 @@ def _request(code: str) -> re.Pattern[str]:
     )
 
 
+@lru_cache(PROMPTS_KEPT)
 def named(text: str) -> frozenset[str]:
     """Codes of the languages that a text names, in any of the languages of the table."""
     lowered, heads = _prepared(text)
-    return frozenset(code for code, stems in _LANGUAGE.items() if stems.in_text(lowered, heads))
+    codes = {code for head in heads & _OF_HEAD.keys() for code in _OF_HEAD[head]} if lowered.isascii() else _LANGUAGE
+    return frozenset(code for code in codes if _LANGUAGE[code].in_text(lowered, heads))
 
 
 def requested(text: str, among: frozenset[str]) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,12 +48,18 @@ class RepetitionReading:
         return self.span / self.period if self.period else 0.0
 
 
+@lru_cache(16)
+def _record(limits: RepetitionLimits) -> NDArray[np.void]:
+    """Read only: a stream is made for every request."""
+    return limits.record()
+
+
 class RepetitionStreams:
     """State of many streams, 62.3 KiB each, in arrays with one row a stream; a stream is known by its slot."""
 
     def __init__(self, limits: RepetitionLimits | None = None, capacity: int = 1) -> None:
         self.limits = limits or RepetitionLimits()
-        self._limits = self.limits.record()
+        self._limits = _record(self.limits)
         self._free = list(range(capacity))[::-1]
         self._streams = np.zeros(capacity, STREAM)
         self._events = np.zeros((64, kernel.EVENT_FIELDS), np.int64)

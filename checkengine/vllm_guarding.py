@@ -27,6 +27,7 @@ from checkengine.engine_shim.vllm.worker import Observer
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
 from checkengine.guards.events import ActionTaken, FindingRaised
 from checkengine.storage import open_spool
+from checkengine.vllm_auditing import audits
 from checkengine.vllm_plugin import PAGES
 from checkengine.vllm_traces import FindingSpans
 
@@ -45,7 +46,8 @@ def black_box(settings: Settings) -> BlackBox:
     open_spool(settings, bus, replica_name())
     writer = BundleWriter(settings.capture, bus, IncidentBook())
     guards = {"guards": settings.guards.model_dump(mode="json")}
-    return BlackBox(writer.write, settings.recorder, settings.capture, guards, writer.counts)
+    made = audits(settings, bus, writer.write)
+    return BlackBox(writer.write, settings.recorder, settings.capture, guards, writer.counts, made)
 
 
 def build_guards_of(scheduler: Any) -> SchedulerGuards:

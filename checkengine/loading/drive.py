@@ -18,6 +18,8 @@ from checkengine.loading.words import PromptMaker
 
 AHEAD = 64
 """Prompts that are made before their time."""
+SOON = 0.05
+"""Seconds from the last preparation to second 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,10 @@ async def drive(
 ) -> Run:
     """`most` requests at a time; those beyond wait, and the wait is theirs."""
     room = asyncio.Semaphore(most)
-    start = clock() + 0.05
-    late = 0.0
-    tasks: list[asyncio.Task[Sample]] = []
     ready = [prompts.prompt(request, number) for number, request in enumerate(requests[:AHEAD])]
+    tasks: list[asyncio.Task[Sample]] = []
+    late = 0.0
+    start = clock() + SOON
     for number, request in enumerate(requests):
         delay = start + request.at - clock()
         if delay > 0:

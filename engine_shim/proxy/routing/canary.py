@@ -82,7 +82,7 @@ def _faults(choice: Mapping[str, Any], canary: Canary, most_entropy: float) -> I
 
 
 def mean_entropy(logprobs: object) -> float | None:
-    """Nats a token, from below: what is listed, and the rest of the probability taken as one token.
+    """Nats a token, from below: no token that is not listed is likelier than the least likely one that is.
 
     None where nothing is listed.
     """
@@ -102,8 +102,8 @@ def foreign_language(text: str, expected: str) -> str | None:
 
 def _entropy(listed: Sequence[float]) -> float:
     probabilities = [math.exp(each) for each in listed]
-    rest = 1.0 - sum(probabilities)
-    return -sum(p * math.log(p) for p in (*probabilities, rest) if p > 1e-9)
+    rest = max(0.0, 1.0 - sum(probabilities))
+    return -sum(p * each for p, each in zip(probabilities, listed, strict=True)) - rest * min(listed)
 
 
 def _listed(row: object) -> list[float]:

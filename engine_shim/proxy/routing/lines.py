@@ -52,13 +52,13 @@ class TwoLines:
 
     def __init__(self, settings: LineSettings, index: PrefixIndex) -> None:
         self._settings, self.index = settings, index
-        self._cold, self._warm = frozenset(settings.cold), frozenset(settings.warm)
+        self._cold = frozenset(settings.cold)
 
     def place(self, prompt: Prompt, loads: dict[str, Load], names: Sequence[str]) -> Placement:
         """Among `names`, at least one. Nothing is recorded: call `index.insert` when the request is sent."""
         hits = self._hits(prompt, names)
         line = self._line(prompt, [name for name in names if name not in self._cold], hits)
-        chosen = min(self._of_line(line, names), key=lambda name: self._cost(prompt, hits[name], loads[name]))
+        chosen = min(names, key=lambda name: self._cost(prompt.size - hits[name], loads[name], name, line))
         return Placement(chosen, line, hits[chosen] / max(1, prompt.size), prompt.size - hits[chosen])
 
     def _hits(self, prompt: Prompt, names: Sequence[str]) -> dict[str, int]:
@@ -75,10 +75,9 @@ class TwoLines:
         is_cold = hit < self._settings.cold_below * prompt.size
         return Line.COLD if is_cold and prompt.size - hit >= self._settings.cold_from_bytes else Line.WARM
 
-    def _of_line(self, line: Line, names: Sequence[str]) -> Sequence[str]:
-        """A line without an upstream in service uses the other one."""
-        others = self._cold if line is Line.WARM else self._warm
-        return [name for name in names if name not in others] or names
-
-    def _cost(self, prompt: Prompt, hit: int, load: Load) -> tuple[int, int]:
-        return prompt.size - hit + load.waiting + self._settings.bytes_of_running * load.running, load.running
+    def _cost(self, uncached: int, load: Load, name: str, line: Line) -> tuple[float, bool, int]:
+        """What is computed before its first token. A warm request delays nobody, so it may go to a cold upstream that
+        is free; a cold one among warm ones is what the lines are there to avoid."""
+        cost = float(uncached + load.waiting + self._settings.bytes_of_running * load.running)
+        is_strange = bool(self._cold) and (name in self._cold) != (line is Line.COLD)
+        return cost * self._settings.spill if is_strange and line is Line.COLD else cost, is_strange, load.running

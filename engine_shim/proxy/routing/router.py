@@ -175,10 +175,8 @@ def _by_name(upstreams: Sequence[Upstream], settings: RoutingSettings) -> dict[s
     found = {each.name: each for each in upstreams}
     if len(found) != len(upstreams) or not found:
         raise UserError("upstreams need names of their own, and at least one upstream is needed")
-    strangers = {*settings.lines.cold, *settings.lines.warm} - found.keys()
-    if strangers or set(settings.lines.cold) & set(settings.lines.warm):
+    if strangers := sorted(set(settings.lines.cold) - found.keys()):
         raise UserError(
-            f"[proxy.routing.lines] cold and warm name each upstream once: {', '.join(found)}"
-            + (f"; unknown: {', '.join(sorted(strangers))}" if strangers else "")
+            f"[proxy.routing.lines] cold names {', '.join(strangers)}; the upstreams are {', '.join(found)}"
         )
     return found

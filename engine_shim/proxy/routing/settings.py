@@ -14,14 +14,15 @@ class LineSettings(Section):
     """Two lines of requests: those of which little is in a prefix cache (cold), and the others (warm)."""
 
     cold: tuple[str, ...] = ()
-    """Names of upstreams for cold requests only. With none there is one line, and prefixes decide within it."""
-    warm: tuple[str, ...] = ()
-    """…and for warm ones only; whoever is in neither takes both."""
+    """Names of the upstreams of the cold line; all others are the warm line. With none there is one line, and prefixes
+    and loads decide within it."""
+    spill: float = Field(4.0, ge=1)
+    """A cold request joins the warm line where it would wait this many times as long in its own; large: never."""
     shared_cache: bool = False
     """The upstreams fetch each other's KV (LMCache, Mooncake's store…): a hit on one is a hit on all."""
     cold_below: float = Field(0.5, ge=0, le=1)
     """Estimated share of the prompt that is cached, below which a request is cold…"""
-    cold_from_bytes: int = Field(4096, ge=0)
+    cold_from_bytes: int = Field(1024, ge=0)
     """…if at least this much of its prompt is not cached: a short prompt delays nobody, wherever it goes."""
     index_blocks: int = Field(500_000, ge=1)
     """Of the index of prefixes, all upstreams together; about 130 bytes each."""

@@ -11,7 +11,6 @@ import numpy as np
 from checkengine.detectors import (
     CallLoops,
     SaladBatch,
-    SaladLimits,
     SaladTables,
     Script,
     ScriptSwitch,
@@ -35,7 +34,7 @@ def token_detector_figures(vocabulary: Vocabulary, text_tokens: Sequence[int]) -
 
 
 def _salad(vocabulary: Vocabulary) -> Callable[[int], object]:
-    batch = SaladBatch(SaladTables(vocabulary), SaladLimits(float("inf"), float("inf")))
+    batch = SaladBatch(SaladTables(vocabulary), threshold=float("inf"))
     batch.compile()
     slots, tokens = np.array([batch.open()], np.int64), np.zeros(1, np.int64)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from checkengine.detectors.logits import RowStats, compile_backend, row_stats, warm_up
     from checkengine.detectors.repetition import RepetitionLimits, RepetitionReading, RepetitionStreams, seq_rep_n
-    from checkengine.detectors.salad import SaladBatch, SaladLimits, SaladReading, SaladTables
+    from checkengine.detectors.salad import SaladBatch, SaladReading, SaladTables
     from checkengine.detectors.tool_calls import CallLimits, CallLoops, CallReading, ToolCall, ToolCallRecogniser
     from checkengine.detectors.vocabulary import Vocabulary
 
@@ -45,7 +45,6 @@ __all__ = [
     "RepetitionStreams",
     "RowStats",
     "SaladBatch",
-    "SaladLimits",
     "SaladReading",
     "SaladTables",
     "Script",
@@ -83,7 +82,7 @@ _MODULES = {
     ),
     "logits": ("RowStats", "compile_backend", "row_stats", "warm_up"),
     "repetition": ("RepetitionLimits", "RepetitionReading", "RepetitionStreams", "seq_rep_n"),
-    "salad": ("SaladBatch", "SaladLimits", "SaladReading", "SaladTables"),
+    "salad": ("SaladBatch", "SaladReading", "SaladTables"),
     "tool_calls": ("CallLimits", "CallLoops", "CallReading", "ToolCall", "ToolCallRecogniser"),
     "vocabulary": ("Vocabulary",),
 }

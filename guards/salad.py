@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkengine.detectors.language.expectation import expected_scripts
-from checkengine.detectors.salad import SaladBatch, SaladLimits, SaladReading, SaladTables
+from checkengine.detectors.salad import SaladBatch, SaladReading, SaladTables
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.flat import flat_tokens
@@ -22,10 +22,6 @@ PROMPT_TOKENS_READ = 256
 NO_ENTROPY: NDArray[np.float32] = np.empty(0, np.float32)
 
 
-def limits_of(settings: SaladSettings) -> SaladLimits:
-    return SaladLimits(settings.evidence, settings.text_evidence)
-
-
 class SaladGuard(ReportsOnce):
     """Two compiled calls a step for the whole batch. The first bad token is the one where the evidence began, give or
     take a few. Entropies are read where the step has them; none are asked for."""
@@ -37,7 +33,7 @@ class SaladGuard(ReportsOnce):
         super().__init__()
         self._vocabulary = vocabulary
         self._tables = SaladTables(vocabulary)
-        self._batch = SaladBatch(self._tables, limits_of(settings))
+        self._batch = SaladBatch(self._tables, settings.evidence)
         self._slots: dict[str, int] = {}
         self._rows: tuple[str, ...] = ()
         self._row_slots: NDArray[np.int64] = np.empty(0, np.int64)
@@ -102,8 +98,7 @@ def evidence_of(reading: SaladReading) -> dict[str, float]:
     return {
         "evidence_nats": round(reading.evidence, 1),
         "tokens": reading.tokens,
-        "look_nats": round(reading.looks, 1),
-        "neighbour_nats": round(reading.neighbours, 1),
+        "transition_nats": round(reading.transitions, 1),
         "mark_nats": round(reading.marks, 1),
         "word_nats": round(reading.words, 1),
         "logit_nats": round(reading.logits, 1),

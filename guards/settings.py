@@ -127,10 +127,10 @@ class LanguageSettings(GuardSettings):
 class SaladSettings(GuardSettings):
     """Tokens that follow each other at random."""
 
-    evidence: float = Field(16.0, ge=6.0)
+    evidence: float = Field(26.0, ge=6.0)
     """Nats at which token ids count. Each nat more makes a false finding about three times rarer and comes a token
     later."""
-    text_evidence: float = Field(24.0, ge=6.0)
+    text_evidence: float = Field(25.0, ge=6.0)
     """Nats at which text without token ids counts."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from checkengine.detectors.language.expectation import expected_scripts
 from checkengine.detectors.salad import SaladBatch, SaladReading, TextPieces, text_tables, text_tokenizer
 from checkengine.guards.finding import Severity
-from checkengine.guards.salad import KIND, evidence_of, limits_of
+from checkengine.guards.salad import KIND, evidence_of
 from checkengine.guards.settings import SaladSettings
 from checkengine.guards.text import TextFinding, TextStart
 
@@ -27,7 +27,7 @@ class SaladTextGuard:
 
     def __init__(self, start: TextStart, settings: SaladSettings | None = None) -> None:
         self._id = start.id
-        self._batch = SaladBatch(text_tables(), limits_of(settings or SaladSettings()), slots=1)
+        self._batch = SaladBatch(text_tables(), (settings or SaladSettings()).text_evidence, slots=1)
         prompt = start.prompt[-PROMPT_CHARACTERS:].encode("utf-8", "replace").decode()
         ids = text_tokenizer().encode(prompt, add_special_tokens=False).ids
         self._slot = self._batch.open(ids, expected_scripts(prompt, start.language))

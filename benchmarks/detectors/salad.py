@@ -26,10 +26,9 @@ from checkengine.benchmarks.salad_runs import CLASSES, HEALTHY, SaladRun, cached
 from checkengine.detectors.language.expectation import expected_scripts
 from checkengine.detectors.salad import SaladBatch, SaladTables, scan_texts, text_tables, text_tokenizer
 from checkengine.detectors.vocabulary import Vocabulary
-from checkengine.guards.salad import limits_of
 from checkengine.guards.settings import SaladSettings
 
-LIMITS = limits_of(SaladSettings())
+TOKENS_EVIDENCE, TEXT_EVIDENCE = SaladSettings().evidence, SaladSettings().text_evidence
 WITHIN = 64
 COUNT, QUICK_COUNT = 200, 40
 TIMED_ROWS, TIMED_STEPS = 256, 200
@@ -81,7 +80,7 @@ def recall(name: str, delays: Sequence[int | None]) -> dict[str, Any]:
 
 def delay(tables: SaladTables, run: SaladRun, *, logits: bool) -> int | None:
     """Tokens from the first corrupted one to the alarm; None without an alarm. The baseline is the healthy runs'."""
-    batch = SaladBatch(tables, LIMITS, slots=1)
+    batch = SaladBatch(tables, evidence_of(tables), slots=1)
     slot = np.array([batch.open(run.prompt_tokens)])
     entropies = np.asarray(run.entropy, np.float32)
     for at, token in enumerate(run.tokens):
@@ -92,7 +91,7 @@ def delay(tables: SaladTables, run: SaladRun, *, logits: bool) -> int | None:
 
 
 def ids_delay(tables: SaladTables, ids: Sequence[int]) -> int | None:
-    batch = SaladBatch(tables, LIMITS, slots=1)
+    batch = SaladBatch(tables, evidence_of(tables), slots=1)
     fired = batch.push(np.full(len(ids), batch.open()), np.asarray(ids, np.int64))
     return int(fired[0]) + 1 if len(fired) else None
 
@@ -197,11 +196,16 @@ def rate(name: str, alarms: NDArray[np.bool_]) -> dict[str, Any]:
     return figure(f"salad.false, {name}", float(alarms.mean() * 1e6), "per 10^6", 10, peer=bound)
 
 
+def evidence_of(tables: SaladTables) -> float:
+    """The default that these tables are read with."""
+    return TEXT_EVIDENCE if tables is text_tables() else TOKENS_EVIDENCE
+
+
 def alarmed(
     tables: SaladTables, ids: NDArray[np.int64], first: NDArray[np.int64], scripts: int = 0
 ) -> NDArray[np.bool_]:
     """Whether each text alarms."""
-    found: NDArray[np.bool_] = (scan_texts(tables, ids, first, scripts) >= np.array(LIMITS)).any(axis=1)
+    found: NDArray[np.bool_] = scan_texts(tables, ids, first, scripts) >= evidence_of(tables)
     return found
 
 

@@ -33,7 +33,7 @@ from checkengine.detectors.salad.columns import (
     SCRIPT,
     SCRIPT_COUNTS,
     SMALL,
-    checked_sums,
+    within,
 )
 
 FADE = 0.12
@@ -50,7 +50,7 @@ NATIVE_LETTERS = 40
 """... or half of so many tokens."""
 
 
-@checked_sums
+@within
 def mark(row: Any, token: Any, whole: Any, real: Any) -> None:
     """Adds what this token tells; without a mark, what they told before fades."""
     odd = np.float32(0.0)
@@ -68,7 +68,7 @@ def mark(row: Any, token: Any, whole: Any, real: Any) -> None:
         real[ODD] = max(real[ODD] - np.float32(FADE), np.float32(0.0))
 
 
-@checked_sums
+@within
 def broken(row: Any, whole: Any) -> bool:
     """Whether this token breaks a character off, or goes on with one that nobody began."""
     needed = whole[NEEDED]
@@ -82,7 +82,7 @@ def broken(row: Any, whole: Any) -> bool:
     return False
 
 
-@checked_sums
+@within
 def foreign_word(row: Any, token: Any, whole: Any) -> bool:
     """Whether a word in a script that is not the sequence's own has just ended, between two small words."""
     script, edge = row[SCRIPT], row[EDGE]
@@ -102,7 +102,7 @@ def foreign_word(row: Any, token: Any, whole: Any) -> bool:
     return ended
 
 
-@checked_sums
+@within
 def new_mark(token: Any, whole: Any, real: Any) -> bool:
     """False where this token told already: the same foreign name again and again is no salad."""
     bit = np.int64(1) << (token % 63)
@@ -111,7 +111,7 @@ def new_mark(token: Any, whole: Any, real: Any) -> bool:
     return not known
 
 
-@checked_sums
+@within
 def own_script(script: Any, whole: Any) -> bool:
     """Counts a token of a writing system; true where it is the sequence's own by now."""
     whole[SCRIPT_COUNTS + script] += 1

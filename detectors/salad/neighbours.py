@@ -1,49 +1,87 @@
-"""Pairs of pieces that were neighbours in healthy text, as a Bloom filter (1970)."""
+"""How much two pieces of text like to be neighbours: pairs of pieces that healthy text held, and how often.
+
+The counts lie in buckets of four bytes, by a hash of the pair: five bits that tell pairs of one bucket apart (never 0),
+three bits of how often. About one pair in eighteen that was never counted is taken for one that was.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from checkengine.detectors.salad.columns import checked
+from checkengine.detectors.salad.columns import checked, within
 
-BLOOM_SHIFTS = (0, 20, 40)
+BUCKET = 4
+COUNT_BITS, TAGS = 3, 31
+OFTEN = (2, 3, 5, 10, 20, 60, 200, 1000)
+"""What counts are rounded down to."""
+OFTEN_NATS = tuple(math.log(count) for count in OFTEN)
+SEEN_EDGES = (-1.0, 0.5, 2.0, 4.0)
+"""Nats by which a pair is more frequent than its pieces make it, between levels 0 to 4..."""
+UNSEEN_EDGES = (-4.6, -2.3, 0.0)
+"""... and log of how often a pair that was never counted should have been, between levels 5 to 8."""
 
 
-@checked
-def mixed(before: Any, token: Any) -> Any:
-    found = np.uint64((np.int64(before) << 24) | token) * np.uint64(0x9E3779B97F4A7C15)
+@within
+def mixed(before: Any, piece: Any) -> Any:
+    found = np.uint64((np.int64(before) << 24) | piece) * np.uint64(0x9E3779B97F4A7C15)
     found ^= found >> np.uint64(29)
     return found * np.uint64(0xBF58476D1CE4E5B9)
 
 
-@checked
-def is_new(before: Any, token: Any, seen: Any) -> int:
-    """1 where the two pieces were never neighbours in the text that `seen` was filled with."""
-    drawn, mask = mixed(before, token), np.uint64(8 * len(seen) - 1)
-    for shift in BLOOM_SHIFTS:
-        bit = (drawn >> np.uint64(shift)) & mask
-        if not (seen[bit >> np.uint64(3)] >> (bit & np.uint64(7))) & np.uint8(1):
-            return 1
-    return 0
+@within
+def level_of(before: Any, piece: Any, counts: Any, logs: Any) -> Any:
+    """0 … 4 for a pair that was counted, from avoided to sought; 5 … 8 for others, by how much they should have been.
+
+    `logs` are logarithms of pieces' shares of the text, each with half of the logarithm of its length.
+    """
+    drawn = mixed(before, piece)
+    bucket = np.int64(drawn >> np.uint64(8)) & (len(counts) // BUCKET - 1)
+    tag = np.uint8(1 + (drawn & np.uint64(0xFF)) % np.uint64(TAGS))
+    expected = logs[before] + logs[piece]
+    level = 5
+    for at in range(BUCKET * bucket, BUCKET * bucket + BUCKET):
+        if counts[at] >> COUNT_BITS == tag:
+            nats = OFTEN_NATS[counts[at] & 7] - expected
+            level = 0
+            for edge in SEEN_EDGES:
+                level += nats > edge
+            return level
+    for edge in UNSEEN_EDGES:
+        level += expected > edge
+    return level
 
 
 @checked
-def fill_seen(before: Any, tokens: Any, seen: Any) -> None:
-    """Puts pairs into the filter, whose size is a power of two."""
-    mask = np.uint64(8 * len(seen) - 1)
-    for at in range(len(tokens)):
-        drawn = mixed(before[at], tokens[at])
-        for shift in BLOOM_SHIFTS:
-            bit = (drawn >> np.uint64(shift)) & mask
-            seen[bit >> np.uint64(3)] |= np.uint8(1) << np.uint8(bit & np.uint64(7))
+def levels_of(before: Any, pieces: Any, counts: Any, logs: Any, found: Any) -> None:
+    """`level_of` of many pairs, into `found`."""
+    for at in range(len(pieces)):
+        found[at] = level_of(before[at], pieces[at], counts, logs)
 
 
 @checked
-def all_new(before: Any, tokens: Any, seen: Any) -> Any:
-    """`is_new` of many pairs."""
-    found = np.zeros(len(tokens), np.uint8)
-    for at in range(len(tokens)):
-        found[at] = is_new(before[at], tokens[at], seen)
+def fill(before: Any, pieces: Any, often: Any, counts: Any) -> Any:
+    """Puts pairs into the buckets, the most frequent first; returns how many found no place. `often` is an index of
+    OFTEN."""
+    lost = 0
+    for row in range(len(pieces)):
+        drawn = mixed(before[row], pieces[row])
+        first = BUCKET * (np.int64(drawn >> np.uint64(8)) & (len(counts) // BUCKET - 1))
+        tag = np.uint8(1 + (drawn & np.uint64(0xFF)) % np.uint64(TAGS))
+        at = first
+        while at < first + BUCKET and counts[at] and counts[at] >> COUNT_BITS != tag:
+            at += 1
+        if at == first + BUCKET:
+            lost += 1
+        elif not counts[at]:
+            counts[at] = (tag << COUNT_BITS) | often[row]
+    return lost
+
+
+def piece_logs(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What `level_of` wants of pieces that were counted so often, shape (pieces,)."""
+    found: NDArray[np.float64] = np.log(counts + 1.0) - 0.5 * math.log(counts.sum() + 1.0)
     return found

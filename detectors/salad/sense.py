@@ -17,7 +17,7 @@ from checkengine.detectors.salad.columns import (
     POWER,
     WORD_RUN,
     WORDS,
-    checked_sums,
+    within,
 )
 
 WORD_NATS = (-0.6, 1.5, 4.0, 0.6)
@@ -27,15 +27,15 @@ WORD_FADE = 0.45
 HASH_BASE, HASH_PRIME = 257, (1 << 31) - 1
 
 
-@checked_sums
-def word(row: Any, known: Any, whole: Any, real: Any) -> None:
+@within
+def word(row: Any, hashes: Any, numbers: Any, pairs: Any, whole: Any, real: Any) -> None:
     """Puts words together of tokens, by a rolling hash, and weighs two function words that follow each other."""
     edge = row[EDGE]
     if edge & LETTERS_ONLY and not edge & BEGINS_SPACE and whole[OPEN_WORD] >= 0:
         whole[OPEN_WORD] = (whole[OPEN_WORD] * row[POWER] + row[LETTERS_HASH]) % HASH_PRIME
         return
     if whole[OPEN_WORD] >= 0:
-        neighbour(number_of(whole[OPEN_WORD], known), known, whole, real)
+        neighbour(number_of(whole[OPEN_WORD], hashes, numbers), pairs, whole, real)
     whole[OPEN_WORD] = row[LETTERS_HASH] if edge & LETTERS_ONLY else -1
     if not edge & BEGINS_SPACE:
         whole[LAST_WORD] = -1
@@ -45,24 +45,24 @@ def word(row: Any, known: Any, whole: Any, real: Any) -> None:
         whole[WORD_RUN] = whole[COUNT] - 1
 
 
-@checked_sums
-def number_of(hashed: Any, known: Any) -> int:
+@within
+def number_of(hashed: Any, hashes: Any, numbers: Any) -> int:
     """Of a function word; -1 for other words."""
-    places = len(known.word_hashes)
+    places = len(hashes)
     at = hashed % places
-    while known.word_hashes[at] >= 0:
-        if known.word_hashes[at] == hashed:
-            return int(known.word_numbers[at])
+    while hashes[at] >= 0:
+        if hashes[at] == hashed:
+            return int(numbers[at])
         at = (at + 1) % places
     return -1
 
 
-@checked_sums
-def neighbour(number: Any, known: Any, whole: Any, real: Any) -> None:
+@within
+def neighbour(number: Any, pairs: Any, whole: Any, real: Any) -> None:
     before = whole[LAST_WORD]
     whole[LAST_WORD] = number
     if number < 0:
         real[WORDS] = max(real[WORDS] - np.float32(WORD_FADE), np.float32(0.0))
     elif before >= 0 and before != number:  # a word twice is repetition, as in a refrain
-        state = (known.word_pairs[before, number >> 2] >> (2 * (number & 3))) & 3
+        state = (pairs[before, number >> 2] >> (2 * (number & 3))) & 3
         real[WORDS] = max(real[WORDS] + np.float32(WORD_NATS[state]), np.float32(0.0))

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from checkengine.detectors.language.scripts import Script
 from checkengine.detectors.salad import columns as k
 from checkengine.detectors.salad.joins import WordJoins
-from checkengine.detectors.salad.tables import load_tables
+from checkengine.detectors.salad.tables import Floats, Transitions, fingerprint_of, load_tables
 from checkengine.detectors.salad.text_vocabulary import ends_in, text_tokenizer
 from checkengine.detectors.salad.token_classes import CLASSES, FORMS, TokenClass, classes_of, in_order_of_frequency
 from checkengine.detectors.salad.words import hash_of, letters_of, word_places
 from checkengine.detectors.vocabulary import Vocabulary
 
 _C = TokenClass
-Floats = NDArray[np.float64]
 CEILINGS = {
     _C.BYTES: 1.0,
     _C.SYMBOL: 0.7,
@@ -43,6 +42,8 @@ CONTROL = re.compile(
 ANSWERS = re.compile(r"(?i)think|tool|call|channel|message|reason|eot|eom|im_end|box|ref|point|seg")
 SHORT = 3
 """Letters of a capitalised word that may be any word at the beginning of a sentence, and no name."""
+ALONE = ("A", "I")
+"""Capital letters that are words; others are parts of names ("X.509")."""
 JAPANESE = {Script.KANA: Script.HAN}
 """Two writing systems of one language are one here."""
 
@@ -55,36 +56,25 @@ FEWEST_WORDS = 32
 
 
 class Pairs(NamedTuple):
-    """Of classes, shared by all vocabularies."""
-
-    looks: NDArray[np.float32]
-    """P healthy in few broad kinds, shape (forms · CLASSES, kinds); without kinds the channel is not read."""
-    looks_salad: NDArray[np.float32]
-    """Nats: log P salad of the same channel, one a class."""
+    """Of classes and states, shared by all vocabularies."""
 
     healthy: NDArray[np.float32]
-    """P healthy, shape (forms · CLASSES, kinds)."""
-    healthy_new: NDArray[np.float32]
-    """P that two such pieces were no neighbours before, given their classes; as `healthy`."""
+    """P healthy, shape (forms · CLASSES · STATES, kinds)."""
     salad: NDArray[np.float32]
-    """P salad, shape (CLASSES, kinds): no salad is likelier under a chain of higher order."""
-    salad_new: NDArray[np.float32]
+    """P salad, shape (CLASSES · STATES, kinds): no salad is likelier under a chain of higher order."""
     ceiling: NDArray[np.float32]
-    """Nats, one a pair."""
+    """Nats, one a pair of classes."""
 
 
 class Known(NamedTuple):
     """All that the kernel reads of a vocabulary, in its words."""
 
     tokens: NDArray[np.int32]
-    looks: NDArray[np.float32]
-    looks_salad: NDArray[np.float32]
     healthy: NDArray[np.float32]
-    healthy_new: NDArray[np.float32]
     salad: NDArray[np.float32]
-    salad_new: NDArray[np.float32]
     ceiling: NDArray[np.float32]
-    seen: NDArray[np.uint8]
+    counts: NDArray[np.uint8]
+    logs: NDArray[np.float32]
     word_hashes: NDArray[np.int64]
     word_numbers: NDArray[np.int16]
     word_pairs: NDArray[np.uint8]
@@ -92,41 +82,37 @@ class Known(NamedTuple):
 
 @cache
 def pairs() -> Pairs:
-    known = load_tables()
-    return pairs_of(known.looks, known.looks_salad, known.healthy, known.healthy_new, known.salad, known.salad_new)
+    return pairs_of(load_tables().tokens)
 
 
 @cache
 def text_pairs() -> Pairs:
-    """Over the vocabulary that text is read with; random ids are among its kinds of salad."""
-    known = load_tables()
-    none = known.looks[:0]
-    own = (known.text_healthy, known.text_healthy_new, known.text_salad, known.text_salad_new)
-    return pairs_of(none, known.looks_salad, *own)
+    """Over the vocabulary that text is read with; random ids of it are among its kinds of salad."""
+    return pairs_of(load_tables().text)
 
 
-def pairs_of(
-    looks: Floats, looks_salad: Floats, healthy: Floats, healthy_new: Floats, salad: Floats, salad_new: Floats
-) -> Pairs:
+def pairs_of(known: Transitions) -> Pairs:
     own = np.full(CLASSES, k.STEEPEST)
     for token_class, most in CEILINGS.items():
         own[token_class] = most
     ceiling = np.minimum(own[: len(TokenClass), None], own[None, :])
-    few, many, new = (
-        kinds.transpose(1, 2, 0).reshape(ceiling.size, len(kinds)) for kinds in (looks, healthy, healthy_new)
-    )
-    each = (few, np.log(looks_salad), many, new, salad, salad_new, ceiling.ravel())
-    return Pairs(*(np.ascontiguousarray(array, np.float32) for array in each))
+    healthy = joint(known.healthy, known.healthy_states)
+    return Pairs(healthy, joint(known.salad, known.salad_states), ceiling.ravel().astype(np.float32))
+
+
+def joint(classes: Floats, states: Floats) -> NDArray[np.float32]:
+    """P of class and state together, kinds last."""
+    both = (classes[..., None] * states).reshape(len(classes), -1)
+    return np.ascontiguousarray(both.T, np.float32)
 
 
 def with_random(known: Pairs, classes: NDArray[np.int32]) -> Pairs:
-    """One more kind of salad: ids drawn at random from this vocabulary, as new to each other as the strongest salad."""
+    """Ids drawn at random from this vocabulary in place of those of the demo model, the last kind of salad."""
     drawn = np.bincount(classes, minlength=CLASSES) + 0.5
-    salad = np.column_stack([known.salad, drawn / drawn.sum()])
-    new = np.column_stack([known.salad_new, known.salad_new.max(axis=1)])
-    return known._replace(
-        salad=np.ascontiguousarray(salad, np.float32), salad_new=np.ascontiguousarray(new, np.float32)
-    )
+    states = load_tables().tokens.salad_states[-1:]
+    salad = known.salad.copy()
+    salad[:, -1:] = joint(drawn[None] / drawn.sum(), states)
+    return known._replace(salad=salad)
 
 
 class SaladTables:
@@ -139,17 +125,17 @@ class SaladTables:
     def __init__(self, vocabulary: Vocabulary, known: Pairs | None = None) -> None:
         """`known`: what was counted over this very vocabulary; without it, what holds in general."""
         self.available = is_natural(vocabulary)
-        tokens = token_table(vocabulary)
-        self.tokens = tokens
-        """Shape (size + 1, TOKEN_COLUMNS), int32; the last row stands for ids outside the vocabulary."""
-        self.joins = WordJoins(vocabulary, tokens)
+        self.own = known is not None or fingerprint_of(vocabulary.pieces) == load_tables().counted_over
+        """Whether this very vocabulary was counted over."""
         if known is None:
-            known = with_random(pairs(), tokens[:-1, k.CLASS])
-            tokens[:-1, k.FIRST_PIECE : k.LAST_PIECE + 1] = ends_in(text_tokenizer(), vocabulary.pieces)
+            self.tokens = token_table(vocabulary, ends_in(text_tokenizer(), vocabulary.pieces))
+            known = with_random(pairs(), self.tokens[:-1, k.CLASS])
         else:
-            tokens[:-1, k.FIRST_PIECE] = tokens[:-1, k.LAST_PIECE] = np.arange(len(vocabulary))
+            self.tokens = token_table(vocabulary, np.arange(len(vocabulary), dtype=np.int32)[:, None].repeat(2, 1))
+        """Shape (size + 1, TOKEN_COLUMNS), int32; the last row stands for ids outside the vocabulary."""
+        self.joins = WordJoins(vocabulary, self.tokens)
         tables = load_tables()
-        self.known = Known(tokens, *known, tables.seen, *word_places(), tables.word_pairs)
+        self.known = Known(self.tokens, *known, tables.counts, tables.logs, *word_places(), tables.word_pairs)
 
     def __len__(self) -> int:
         return len(self.tokens) - 1
@@ -164,7 +150,9 @@ def is_natural(vocabulary: Vocabulary) -> bool:
     return words >= FEWEST_WORDS and in_order_of_frequency(vocabulary.pieces)
 
 
-def token_table(vocabulary: Vocabulary) -> NDArray[np.int32]:
+def token_table(vocabulary: Vocabulary, ends: NDArray[np.int32]) -> NDArray[np.int32]:
+    """`ends`: first and last piece of the text's own vocabulary in each token, shape (size, 2), -1 where there is
+    none."""
     size = len(vocabulary)
     table = np.zeros((size + 1, k.TOKEN_COLUMNS), np.int32)
     table[size, k.EDGE] = k.PLAIN
@@ -181,7 +169,8 @@ def token_table(vocabulary: Vocabulary) -> NDArray[np.int32]:
         if (letters := letters_of(piece)) is not None:
             table[token, k.EDGE] |= k.LETTERS_ONLY
             table[token, k.LETTERS_HASH], table[token, k.POWER] = hash_of(letters)
-    table[:size, k.EDGE] |= np.where(np.isin(classes, VAGUE), 0, k.TELLS)
+    table[:size, k.FIRST_PIECE : k.LAST_PIECE + 1] = ends
+    table[:size, k.EDGE] |= np.where(np.isin(classes, VAGUE) | (ends[:, 0] < 0), 0, k.TELLS)
     outside = vocabulary.special | set(vocabulary.added.values())
     for token in outside:
         if 0 <= token < size:
@@ -217,7 +206,7 @@ def edges(piece: bytes) -> tuple[int, int, int]:
     bits |= k.BEGINS_SPACE if text[0] == " " else 0
     bits |= k.ENDS_SPACE if text[-1].isspace() else 0
     body = text[1:] if text[0] == " " else text
-    bits |= k.SMALL if body.isalpha() and (body.islower() or len(body) <= SHORT) else 0
+    bits |= k.SMALL if body.isalpha() and (body.islower() or 1 < len(body) <= SHORT or body in ALONE) else 0
     return bits, 0, 0
 
 

@@ -1,9 +1,10 @@
-"""Evidence from classes of neighbouring tokens, compiled: a sequential likelihood-ratio test (CUSUM, Page 1954).
+"""Evidence from neighbouring tokens, compiled: a sequential likelihood-ratio test (CUSUM, Page 1954).
 
 Corrupted attention lets tokens follow each other nearly at random, so "responsible" is glued to "The", and a bracket
-opens after a line break in the middle of a word. Healthy text is a mixture of kinds (prose, code, markup, base64 ...),
-each with its own transitions, whose weights follow the sequence (fixed share, Herbster and Warmuth 1998) and begin
-with the prompt's.
+opens after a line break in the middle of a word. Each token adds log P(salad) - log P(healthy) of three things: its
+class behind the class before (`token_classes`), whether the two pieces like to be neighbours, and whether it stood
+here a short while ago, as words of a subject do. Healthy text is a mixture of kinds (prose, code, markup, base64 ...)
+whose weights follow the sequence (fixed share, Herbster and Warmuth 1998) and begin with the prompt's.
 """
 
 from __future__ import annotations
@@ -14,104 +15,98 @@ import numpy as np
 
 from checkengine.detectors.salad.columns import (
     COUNT,
-    EVIDENCE,
+    EDGE,
+    FIRST_PIECE,
+    LAST_PIECE,
+    NOT_TOLD,
+    PLACE,
+    RECENT,
+    RECENT_PLACES,
     REMEMBER,
     REMEMBERED,
     START,
     STEEPEST,
     SWITCH,
-    checked_sums,
+    TELLS,
+    TOKEN,
+    TRANSITIONS,
+    checked,
+    within,
 )
+from checkengine.detectors.salad.neighbours import level_of
 
-KEEP_SAME_PAIR, KEEP_SAME_TOKEN = 0.6, 0.5
+KEEP_SAME_PAIR, KEEP_SAME_TOKEN = 0.45, 0.2
 """What is left of evidence that repeats itself: structure that is odd but regular is no salad."""
+NEIGHBOURS_MOST = 2.5
+"""Nats that it adds to a pair's ceiling that its pieces can be judged."""
 
 
-@checked_sums
-def follow(at: Any, known: Any, shares: Any) -> Any:
-    """Probability of a pair of classes under a mixture of kinds, known[at]; the mixture's weights move in place."""
+@within
+def state_of(row: Any, before: Any, token: Any, place: Any, tokens: Any, counts: Any, logs: Any, recent: Any) -> Any:
+    """2 · level of the neighbours, plus 1 where the token stood in the RECENT ones; it is put among these."""
+    level = NOT_TOLD
+    if 0 <= before < len(tokens) - 1 and row[EDGE] & tokens[before, EDGE] & TELLS:
+        level = level_of(tokens[before, LAST_PIECE], row[FIRST_PIECE], counts, logs)
+    at = (token ^ (token >> 8)) & (RECENT_PLACES - 1)
+    known = recent[at, TOKEN] == token and place - recent[at, PLACE] <= RECENT
+    recent[at, TOKEN], recent[at, PLACE] = token, place
+    return 2 * level + (1 if known else 0)
+
+
+@checked
+def states_of(ids: Any, first: Any, tokens: Any, counts: Any, logs: Any, recent: Any, found: Any) -> None:
+    """`state_of` the tokens of each text, ids[first[i]:first[i + 1]]; afterwards `recent` is that of the last text, as
+    if its last token stood in place 0."""
+    size = len(tokens) - 1
+    for text in range(len(first) - 1):
+        recent[:, TOKEN] = -1
+        before = -1
+        for at in range(first[text], first[text + 1]):
+            token = ids[at]
+            row = tokens[token] if 0 <= token < size else tokens[size]
+            place = at + 1 - first[text + 1]
+            found[at] = state_of(row, before, token, place, tokens, counts, logs, recent)
+            before = token
+
+
+@within
+def follow(at: Any, known: Any, shares: Any, first: Any) -> Any:
+    """P of known[at] under a mixture of kinds; the mixture's weights, from shares[first] on, move in place."""
     kinds = known.shape[1]
     total = np.float32(0.0)
     for kind in range(kinds):
-        shares[kind] *= known[at, kind]
-        total += shares[kind]
+        shares[first + kind] *= known[at, kind]
+        total += shares[first + kind]
     scale, spread = np.float32(1.0 - SWITCH) / total, np.float32(SWITCH / kinds)
     for kind in range(kinds):
-        shares[kind] = shares[kind] * scale + spread
+        shares[first + kind] = shares[first + kind] * scale + spread
     return total
 
 
-@checked_sums
-def follow_both(at: Any, known: Any, new: Any, news: Any, shares: Any) -> Any:
-    """As `follow`, and the probability together with whether the pieces are new neighbours (`news` 1 or 0; -1: not
-    known), new[at]."""
-    kinds = known.shape[1]
-    alone = total = np.float32(0.0)
-    for kind in range(kinds):
-        alone += shares[kind] * known[at, kind]
-    if news < 0:
-        total = alone
-        for kind in range(kinds):
-            shares[kind] *= known[at, kind]
-    else:
-        for kind in range(kinds):
-            shares[kind] *= known[at, kind] * (new[at, kind] if news else np.float32(1.0) - new[at, kind])
-            total += shares[kind]
-    scale, spread = np.float32(1.0 - SWITCH) / total, np.float32(SWITCH / kinds)
-    for kind in range(kinds):
-        shares[kind] = shares[kind] * scale + spread
-    return alone, total
+@within
+def add(weight: Any, most: Any, pair: Any, token: Any, whole: Any, real: Any, memory: Any) -> None:
+    """Adds nats for salad, `most` at most and less where this pair of classes or this token was evidence already, or
+    against it."""
+    if weight > 0.0:
+        if real[TRANSITIONS] > 0.0 and whole[COUNT] - whole[START] > REMEMBER:
+            real[TRANSITIONS] = 0.0
+        if real[TRANSITIONS] == 0.0:
+            whole[START], whole[REMEMBERED] = whole[COUNT] - 1, 0
+        real[TRANSITIONS] += min(weight, most) * remember(pair, token, whole, memory)
+    elif real[TRANSITIONS] > 0.0:
+        real[TRANSITIONS] = max(real[TRANSITIONS] + max(weight, np.float32(-STEEPEST)), np.float32(0.0))
 
 
-@checked_sums
-def let_go(channel: Any, whole: Any, real: Any) -> None:
-    real[EVIDENCE + channel] = 0.0
-    whole[REMEMBERED + channel] = 0
-
-
-@checked_sums
-def add(
-    channel: Any,
-    weight: Any,
-    news: Any,
-    pair: Any,
-    token: Any,
-    ceiling: Any,
-    whole: Any,
-    real: Any,
-    memories: Any,
-) -> None:
-    """`weight`: nats of the pair of classes; `news`: what the pieces' being neighbours adds to them."""
-    nats = max(weight, np.float32(-STEEPEST))
-    if weight > 0.0 or news > 0.0:
-        if real[EVIDENCE + channel] > 0.0 and whole[COUNT] - whole[START + channel] > REMEMBER:
-            let_go(channel, whole, real)
-        if real[EVIDENCE + channel] == 0.0:
-            whole[START + channel] = whole[COUNT] - 1
-            whole[REMEMBERED + channel] = 0
-        same, again = remember(channel, pair, token, whole, memories)
-        if weight > 0.0:
-            nats = min(weight, ceiling[pair]) * same * again
-        if news > 0.0:
-            news *= again
-    elif real[EVIDENCE + channel] == 0.0:
-        return
-    real[EVIDENCE + channel] += nats + news
-    if real[EVIDENCE + channel] <= 0.0:
-        let_go(channel, whole, real)
-
-
-@checked_sums
-def remember(channel: Any, pair: Any, token: Any, whole: Any, memories: Any) -> Any:
-    """What evidence of this pair, and of this token, is still worth; they are kept."""
-    memory, known = memories[channel], whole[REMEMBERED + channel]
-    same, again = np.float32(1.0), np.float32(1.0)
+@within
+def remember(pair: Any, token: Any, whole: Any, memory: Any) -> Any:
+    """What evidence of this pair and this token is still worth; they are kept."""
+    known, kept = whole[REMEMBERED], np.float32(1.0)
     for at in range(known):
         if memory[at, 0] == pair:
-            same *= np.float32(KEEP_SAME_PAIR)
+            kept *= np.float32(KEEP_SAME_PAIR)
         if memory[at, 1] == token:
-            again *= np.float32(KEEP_SAME_TOKEN)
+            kept *= np.float32(KEEP_SAME_TOKEN)
     if known < REMEMBER:
         memory[known, 0], memory[known, 1] = pair, token
-        whole[REMEMBERED + channel] = known + 1
-    return same, again
+        whole[REMEMBERED] = known + 1
+    return kept

@@ -16,7 +16,6 @@ from tokenizers import Tokenizer, models
 
 from checkengine.detectors.salad import (
     SaladBatch,
-    SaladLimits,
     SaladReading,
     SaladTables,
     TextPieces,
@@ -24,7 +23,8 @@ from checkengine.detectors.salad import (
     text_tokenizer,
 )
 from checkengine.detectors.salad import columns as k
-from checkengine.detectors.salad.neighbours import all_new, fill_seen
+from checkengine.detectors.salad.batch import OTHER_VOCABULARY
+from checkengine.detectors.salad.neighbours import BUCKET, OFTEN, fill, levels_of, piece_logs
 from checkengine.detectors.salad.sense import HASH_PRIME
 from checkengine.detectors.salad.table import edges, mark_of, utf8_parts
 from checkengine.detectors.salad.tables import load_tables
@@ -37,14 +37,15 @@ from checkengine.detectors.salad.token_classes import (
     classes_of,
     in_order_of_frequency,
 )
+from checkengine.detectors.salad.transitions import states_of
 from checkengine.detectors.salad.words import hash_of, letters_of
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.settings import SaladSettings
 
 MODEL = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "checkengine/models/smollm2-135m"
 needs_model = pytest.mark.skipif(not (MODEL / "tokenizer.json").exists(), reason="the demo model is not here")
-LOOKS, EVIDENCE = SaladSettings().evidence, SaladSettings().text_evidence
-NEVER = SaladLimits(1e9, 1e9)
+EVIDENCE = SaladSettings().text_evidence
+NEVER = float("inf")
 TEXTS = [text for _, text in sorted(topics.topics.items())]
 SOURCES = [path.read_text() for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
 TABLES = text_tables()
@@ -110,7 +111,7 @@ slot at each step in the first six (greedy), the one past the sequence's end in 
 def first_alarm(
     tokens, tables=TABLES, prompt=(), threshold=EVIDENCE, entropies=None
 ) -> tuple[int, SaladReading] | None:
-    batch = SaladBatch(tables, SaladLimits(LOOKS, threshold), slots=1)
+    batch = SaladBatch(tables, threshold, slots=1)
     slot = batch.open(prompt)
     for index, token in enumerate(tokens):
         entropy = np.empty(0, np.float32) if entropies is None else np.array([entropies[index]], np.float32)
@@ -175,11 +176,27 @@ def test_rare_tokens_are_told_from_common_ones_of_the_same_looks():
 
 def test_the_tables_hold_probabilities():
     known = load_tables()
-    assert known.healthy.shape[1:] == (len(TokenClass), CLASSES)
-    np.testing.assert_allclose(known.healthy.sum(axis=2), 1)
-    np.testing.assert_allclose(known.salad.sum(axis=0), 1)
-    assert known.healthy.min() > 0
+    for part in (known.tokens, known.text):
+        kinds, ways = len(part.healthy), len(part.salad)
+        assert part.healthy.shape == (kinds, len(TokenClass), CLASSES)
+        assert part.healthy_states.shape == (kinds, len(TokenClass), CLASSES, k.STATES)
+        assert part.salad.shape == (ways, CLASSES)
+        assert part.salad_states.shape == (ways, CLASSES, k.STATES)
+        for probabilities in (part.healthy, part.healthy_states, part.salad, part.salad_states):
+            np.testing.assert_allclose(probabilities.sum(axis=-1), 1)
+            assert probabilities.min() > 0
     assert len(known.word_pairs) == len(known.words)
+    assert known.logs.shape == (len(TABLES),)
+
+
+@needs_model
+def test_the_demo_models_vocabulary_is_the_one_that_was_counted_over_and_others_need_more_evidence(demo):
+    assert demo[2].own
+    other = SaladTables(Vocabulary.from_tokenizer(TOKENIZER))
+    assert TABLES.own
+    assert not other.own
+    ids = random_ids(len(TABLES), 3)
+    assert first_alarm(ids, other)[1].evidence >= OTHER_VOCABULARY * EVIDENCE > first_alarm(ids)[1].evidence - 10
 
 
 def test_ids_in_no_order_of_frequency_are_not_read():
@@ -224,7 +241,7 @@ def test_broken_characters_are_marks_and_whole_ones_are_not():
     lead = next(token for token, piece in enumerate(pieces_of()) if piece == b"\xd0")
     found = first_alarm([lead, *ids_of(" the"), lead, *ids_of(" of"), lead, *ids_of(" and")], threshold=10.0)
     assert found is not None
-    assert found[1].marks > 2 * found[1].neighbours
+    assert found[1].marks > 2 * found[1].transitions
     assert first_alarm(ids_of("Жизнь прекрасна и удивительна. " * 4), threshold=10.0) is None
 
 
@@ -263,7 +280,7 @@ def test_control_tokens_that_leak_are_found_and_the_end_of_the_turn_is_none(demo
     assert [token for token in leaking if token in (1, 3, 5, 7)]
     found = first_alarm(leaking[:64], tables)
     assert found is not None
-    assert found[1].marks >= found[1].neighbours
+    assert found[1].marks >= found[1].transitions
     assert first_alarm([*words, 2, *words, 2], tables) is None
 
 
@@ -310,7 +327,7 @@ def test_one_foreign_word_in_every_other_sentence_is_found(kind):
         text = text.replace("{}", word, 1)
     found = first_alarm(ids_of(text))
     assert found is not None
-    assert found[1].marks > found[1].neighbours
+    assert found[1].marks > found[1].transitions
 
 
 def test_the_same_foreign_name_again_and_again_is_no_salad():
@@ -357,10 +374,14 @@ def test_the_evidence_begins_where_the_text_turns_to_salad():
 
 
 def test_high_entropy_speeds_an_alarm_up_and_makes_none_by_itself():
-    ids = random_ids(len(TABLES), 5)
-    (late, _), (early, reading) = first_alarm(ids), first_alarm(ids, entropies=[8.0] * 64)
+    late, early = 0, 0
+    for seed in range(10):
+        ids = random_ids(len(TABLES), seed)
+        late += first_alarm(ids)[0]
+        at, reading = first_alarm(ids, entropies=[8.0] * 64)
+        early += at
+        assert reading.logits > 0
     assert early < late
-    assert reading.logits > 0
     text = ids_of(TEXTS[3])[:200]
     assert first_alarm(text, entropies=[9.0] * len(text)) is None
 
@@ -371,7 +392,7 @@ def test_entropy_never_tells_more_than_the_text_does():
     for token in ids_of(TEXTS[3])[:200]:
         batch.push(slot, np.array([token]), np.array([12.0], np.float32))
         reading = batch.reading(int(slot[0]))
-        assert reading.evidence <= 2.0 * (reading.neighbours + reading.marks + reading.words) + 1e-3
+        assert reading.evidence <= 2.0 * (reading.transitions + reading.marks + reading.words) + 1e-3
 
 
 def test_words_are_put_together_of_the_pieces_that_a_vocabulary_has():
@@ -384,12 +405,41 @@ def test_words_are_put_together_of_the_pieces_that_a_vocabulary_has():
     assert letters_of(b" a1") is letters_of(b"the ") is None
 
 
-def test_pairs_put_into_the_filter_are_never_new_and_most_others_are():
-    seen = np.zeros(1 << 12, np.uint8)
-    before, after = np.arange(2000, dtype=np.int64), np.arange(2000, dtype=np.int64) * 7 % 1999
-    fill_seen(before, after, seen)
-    assert not all_new(before, after, seen).any()
-    assert all_new(after, before + 5000, seen).mean() > 0.9
+def test_pairs_that_were_counted_are_told_from_others_and_the_frequent_from_the_rare():
+    counts = np.zeros(1 << 14, np.uint8)
+    before, pieces = np.arange(2000, dtype=np.int64), np.arange(2000, dtype=np.int64) * 7 % 1999
+    often = np.repeat(np.array([len(OFTEN) - 1, 0], np.uint8), 1000)
+    lost = fill(before, pieces, often, counts)
+    assert lost < 0.02 * len(pieces)
+    assert (counts > 0).sum() + lost <= len(pieces)
+    logs = piece_logs(np.full(20_000, 40)).astype(np.float32)
+
+    def levels(first, then):
+        found = np.zeros(len(first), np.int64)
+        levels_of(first, then, counts, logs, found)
+        return found
+
+    known = levels(before, pieces)
+    assert (known[:1000] == 4).mean() > 0.97
+    assert ((known[1000:] >= 1) & (known[1000:] <= 4)).mean() > 0.97
+    assert (levels(pieces, before + 5000) >= 5).mean() > 0.85
+    assert len(counts) % BUCKET == 0
+
+
+def test_a_common_pair_that_was_never_counted_is_avoided():
+    counts, found = np.zeros(1 << 10, np.uint8), np.zeros(2, np.int64)
+    pieces = piece_logs(np.array([100_000, 100_000, 1, 1, 10_000_000])).astype(np.float32)
+    levels_of(np.array([0, 2]), np.array([1, 3]), counts, pieces, found)
+    assert found.tolist() == [8, 5]
+
+
+@pytest.mark.parametrize(("between", "known"), [(0, True), (100, True), (127, True), (128, False)])
+def test_a_token_that_comes_back_is_known_for_128_tokens(between, known):
+    told = TABLES.known
+    ids = np.array([5, *([7] * between), 5])
+    found, recent = np.zeros(len(ids), np.int64), np.zeros((k.RECENT_PLACES, 2), np.int32)
+    states_of(ids, np.array([0, len(ids)]), told.tokens, told.counts, told.logs, recent, found)
+    assert found[-1] % 2 == known
 
 
 def test_the_baseline_of_entropy_follows_the_model():
@@ -596,7 +646,7 @@ def test_nor_is_it_in_the_demo_models_tokens(demo, name):
 def test_documentation_and_source_code_pass():
     texts = [*TEXTS, *SOURCES]
     encoded = TOKENIZER.encode_batch([text[:8000] for text in texts])
-    batch = SaladBatch(TABLES)
+    batch = SaladBatch(TABLES, EVIDENCE)
     alarms = tokens = 0
     for encoding in encoded:
         for first in range(0, len(encoding.ids), 512):

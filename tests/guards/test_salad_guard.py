@@ -54,7 +54,7 @@ def test_salad_is_one_finding_that_begins_where_the_answer_turned(tokenizer, voc
     assert 95 <= finding.token <= 110
     assert finding.step < 100 + 40
     assert finding.evidence["evidence_nats"] >= 16.0
-    parts = {"look_nats", "neighbour_nats", "mark_nats", "word_nats", "logit_nats"}
+    parts = {"transition_nats", "mark_nats", "word_nats", "logit_nats"}
     assert set(finding.evidence) == {"evidence_nats", "tokens", *parts}
 
 
@@ -76,7 +76,7 @@ def test_sequences_of_one_batch_are_tested_apart(tokenizer, vocabulary, step_of)
 
 def test_a_higher_setting_asks_for_more_evidence(vocabulary, drive):
     steps = [
-        drive(SaladGuard(SaladSettings(evidence=nats, text_evidence=1.5 * nats), vocabulary), salad(vocabulary))[0].step
+        drive(SaladGuard(SaladSettings(evidence=nats), vocabulary), salad(vocabulary))[0].step
         for nats in (8.0, 16.0, 24.0)
     ]
     assert steps == sorted(set(steps))

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from checkengine.detectors.salad import SaladBatch, SaladLimits, SaladReading, SaladTables
+from checkengine.detectors.salad import SaladBatch, SaladReading, SaladTables
 from checkengine.detectors.salad.columns import REMEMBER
 from checkengine.detectors.vocabulary import Vocabulary
+from checkengine.guards.settings import SaladSettings
 
-ONLY_LOOKS, NEVER = SaladLimits(16.0, 1e9), SaladLimits(1e9, 1e9)
+THRESHOLD = SaladSettings().evidence
 SOURCES = [path.read_text() for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
 TEXTS = [text for _, text in sorted(topics.topics.items())] + SOURCES
 
@@ -44,7 +45,7 @@ def trained(request):
 
 
 def reading(tables: SaladTables, tokens, prompt=()) -> tuple[int, SaladReading] | None:
-    batch = SaladBatch(tables, ONLY_LOOKS, slots=1)
+    batch = SaladBatch(tables, THRESHOLD, slots=1)
     slot = batch.open(prompt)
     fired = batch.push(np.full(len(tokens), slot), np.asarray(tokens, np.int64))
     return (int(fired[0]), batch.reading(slot)) if len(fired) else None
@@ -113,7 +114,7 @@ def test_a_prompt_of_random_tokens_calms_the_test_and_an_ordinary_one_does_not(t
 
 def test_evidence_that_does_not_add_up_in_time_is_let_go(trained):
     _, vocabulary, tables = trained
-    batch = SaladBatch(tables, NEVER, slots=1)
+    batch = SaladBatch(tables, float("inf"), slots=1)
     slot = batch.open()
     taken = []
     for token in salad(vocabulary, 3, 3000):

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from checkengine.assemble import assemble
+from checkengine.batch_watching import BatchWatch
 from checkengine.config import Settings, load_settings
 from checkengine.detectors import Vocabulary
 from checkengine.engine_shim.shim import Shim
@@ -29,7 +30,7 @@ REMEMBERED = 1000
 
 
 def watch(model: Any, tokenizer: Any, config: Settings | Path | str | None = None) -> Watch:
-    """Guard every `model.generate(...)` from now on, until `close()` or the end of a `with` block.
+    """Guard every `model.generate(...)` and `generate_batch(...)` from now on, until `close()` or the end of a `with`.
 
     `config` is the path of a checkengine.toml, or Settings; without it the file is looked for as `load_settings` does.
     Greedy search and sampling, any batch; a stopped row ends at its last good token, the others go on. Raises
@@ -61,6 +62,7 @@ class Watch:
         self._hook = model.register_forward_hook(self._forward_done)
         self._own = "generate" in vars(model)
         model.generate = self._wrapper()
+        self._batches = BatchWatch(model, self.shim, self._numbers)
 
     def incidents(self) -> list[Incident]:
         """All so far, oldest first: one for each cause, however many rows it struck."""
@@ -76,6 +78,7 @@ class Watch:
             return
         self.closed = True
         self._hook.remove()
+        self._batches.close()
         self._unwrap()
         self.assembly.close()
 

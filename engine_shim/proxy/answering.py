@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from checkengine.engine_shim.proxy import actions
 from checkengine.engine_shim.proxy.client import Answer
+from checkengine.engine_shim.proxy.conversation import told_of_conversation
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.headers import header, to_client
+from checkengine.engine_shim.proxy.judging import Note
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart
+from checkengine.engine_shim.proxy.requests import Operation
+from checkengine.engine_shim.proxy.responses import ResponseStreamWatch
+from checkengine.engine_shim.proxy.stopped import stopped_answer
 from checkengine.engine_shim.proxy.stream import EventFramer
 from checkengine.engine_shim.proxy.streaming import StreamWatch
 from checkengine.engine_shim.proxy.upstream import Ending, Outcome, RoutedRequest, Upstream
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from checkengine.engine_shim.proxy.exchange import Exchange
 
 logger = logging.getLogger("checkengine.proxy")
+Stream = StreamWatch | ResponseStreamWatch
 EVENTS, JSON = b"text/event-stream", b"application/json"
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 
@@ -39,7 +45,9 @@ class Answering:
         self._exchange, self._parts = exchange, exchange.parts
         self._send_message = send
         self._watch: AnswerWatch | None = None
-        self._stream: StreamWatch | None = None
+        self._inherited = 0
+        """Notes that are none of this attempt's."""
+        self._stream: Stream | None = None
         self._is_events = False
         self._request: RoutedRequest | None = None
         self._upstream: Upstream | None = None
@@ -63,7 +71,8 @@ class Answering:
         self._upstream, self._attempted = upstream, now
         self.answered, self.status, self.ending = False, None, Ending.DONE
 
-    async def relay(self, response: Answer) -> None:
+    async def relay(self, response: Answer, *, may_retry: bool) -> bool:
+        """False where the request is to be tried again: a guard wants that, and nothing was sent."""
         kind = header(response.headers, b"content-type").partition(b";")[0].strip().lower()
         self._is_events = kind == EVENTS
         if not self._is_guarded(response):
@@ -71,9 +80,41 @@ class Answering:
         elif kind == EVENTS:
             await self._pass_events(response)
         elif kind == JSON:
-            await self._pass_whole(response)
+            return await self._pass_whole(response, may_retry=may_retry)
         else:
             await self._pass(response)
+        return True
+
+    def looked_back(self) -> Note | None:
+        """Reads the conversation that the request brings along; a note where a guard stops it before it is sent."""
+        parts, request, facts = self._parts, self._request, self._exchange.facts
+        if parts.bench is None or not parts.enabled or request is None or not facts.operation.generates:
+            return None
+        try:
+            told = told_of_conversation(request.session, request.id, facts, parts.bench, parts.sessions)
+            if not told:
+                return None
+            self._watch = self._new_watch()
+            choice = self._watch.choice(0)
+            verdict = self._watch.decide(choice, told) if choice else None
+        except Exception:
+            logger.exception("guards failed on a conversation; its request goes on")
+            return None
+        if choice is None or verdict is None or verdict.note is None:
+            return None
+        self._watch.stop(choice, verdict.note)
+        return verdict.note
+
+    async def stop_before(self, note: Note) -> None:
+        """An answer of the proxy's own: nothing was sent upstream."""
+        self._is_events = self._exchange.facts.stream
+        kind, body = stopped_answer(self._exchange.facts, self._exchange.identity, self._parts.settings, note)
+        headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+        if (told := actions.findings_header([note])) and self._parts.settings.annotate != "off":
+            headers.append(told)
+        self.sent, self.status = True, 200
+        await self._send_message({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._finish(body)
 
     async def fail(self, error: ProxyError) -> None:
         """In place of an answer, or in the middle of one; what is no stream of events ends without its end."""
@@ -92,7 +133,8 @@ class Answering:
         """Of the attempt that has ended."""
         watch, now = self._watch, self._parts.clock()
         usage = self._usage()
-        kinds = {note.kind for note in watch.notes if note.severity is Severity.ERROR} if watch else set()
+        own = watch.notes[self._inherited :] if watch else ()
+        kinds = {note.kind for note in own if note.severity is Severity.ERROR}
         return Outcome(
             self.ending,
             self.status,
@@ -149,14 +191,17 @@ class Answering:
         if header(response.headers, b"content-encoding").lower() not in (b"", b"identity"):
             self._tell(parts.observer.unguarded, "encoded")
             return False
-        facts = self._exchange.facts
-        assert self._request is not None
-        self._watch = AnswerWatch(
-            self._request.id, facts, parts.bench, parts.judge, parts.first_tokens, parts.settings.batch_chunks
-        )
+        before = self._watch
+        self._watch = self._new_watch()
+        if before is not None:
+            # Of the conversation, or of another attempt: the client is told, but this upstream is not blamed.
+            self._watch.notes = before.notes
+            self._inherited = len(before.notes)
+            before.close()
         return True
 
-    async def _pass_whole(self, response: Answer) -> None:
+    async def _pass_whole(self, response: Answer, *, may_retry: bool) -> bool:
+        """False where a guard wants it to be tried again, and nothing was sent."""
         assert self._watch is not None
         pieces: list[bytes] = []
         size = 0
@@ -167,26 +212,31 @@ class Answering:
                 self._tell(self._parts.observer.unguarded, "too_large")
                 await self._start(response)
                 await self._send(b"".join(pieces))
-                return await self._rest(response)
+                await self._rest(response)
+                return True
         body = b"".join(pieces)
         answer = WholeAnswer(self._watch, self._parts.settings)
         try:
-            out = answer.read(body, may_retry=False)
+            out = answer.read(body, may_retry=may_retry)
         except Exception:
             logger.exception("guards failed on an answer; it passes without them")
             self._tell(self._parts.observer.unguarded, "failed")
             out = body
+        if answer.retry is not None:
+            self.ending = Ending.STOPPED
+            return False
         if not answer.is_read:
             self._tell(self._parts.observer.unguarded, "unread")
         await self._start(response, length=len(out), told=self._parts.settings.annotate != "off")
         await self._finish(out)
-        return None
+        return True
 
     async def _pass_events(self, response: Answer) -> None:
         assert self._watch is not None
         facts = self._exchange.facts
         framer = EventFramer(self._parts.settings.max_answer_bytes)
-        stream = StreamWatch(self._watch, self._parts.settings, facts.choices)
+        kind = ResponseStreamWatch if facts.operation is Operation.RESPONSE else StreamWatch
+        stream = kind(self._watch, self._parts.settings, facts.choices)
         self._stream = stream
         if len(self._parts.router.upstreams()) == 1:
             await self._start(response)
@@ -210,7 +260,7 @@ class Answering:
         await self._finish()
         return None
 
-    def _inspect(self, framer: EventFramer, stream: StreamWatch, data: bytes) -> bytes:
+    def _inspect(self, framer: EventFramer, stream: Stream, data: bytes) -> bytes:
         """What to send in place of `data`. A fault of ours ends the guarding, and nothing else."""
         events = framer.push(data)
         out: list[bytes] = []
@@ -236,6 +286,13 @@ class Answering:
         while data := await self._next(response):
             await self._send(data)
         await self._finish()
+
+    def _new_watch(self) -> AnswerWatch:
+        parts, request = self._parts, self._request
+        assert parts.bench is not None
+        assert request is not None
+        batch = parts.settings.batch_chunks
+        return AnswerWatch(request.id, self._exchange.facts, parts.bench, parts.judge, parts.first_tokens, batch)
 
     # Single steps
 

@@ -40,7 +40,7 @@ class Exchange:
         """Why this exchange cancelled itself."""
         self._waits_for_client = False
         self._excluded: frozenset[str] = frozenset()
-        self._resent = False
+        self._resent = self._retried = False
         self._answering = Answering(self, send)
 
     async def run(self) -> None:
@@ -120,6 +120,9 @@ class Exchange:
             self.facts = facts_of(self._operation, body)
         request = self._routed()
         self._answering.begin(request)
+        if (note := self._answering.looked_back()) is not None:
+            await self._answering.stop_before(note)
+            return
         upstream: Upstream | None = self._choose(request)
         while upstream is not None:
             upstream = await self._attempt(upstream, request, body)
@@ -203,8 +206,12 @@ class Exchange:
             if (other := self._another(upstream, request)) is not None:
                 answer.close()
                 return other
-        await self._answering.relay(answer)
-        return None
+        if await self._answering.relay(answer, may_retry=not self._retried):
+            return None
+        self._retried = True
+        other = self._another(upstream, request)
+        # Where there is no other server, the same one may draw better.
+        return other or upstream
 
     # Its end
 

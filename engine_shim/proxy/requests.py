@@ -75,6 +75,13 @@ class RequestFacts:
         return prompt if isinstance(prompt, str) else _first_text(prompt)
 
     @property
+    def turns(self) -> tuple[Mapping[str, object], ...]:
+        """As chat messages; calls and their outputs of /v1/responses are put into that form."""
+        if self.operation is not Operation.RESPONSE:
+            return self.messages
+        return tuple(_as_message(item) for item in _objects(self.body.get("input")))
+
+    @property
     def sampling(self) -> dict[str, object]:
         return {name: self.body[name] for name in SAMPLING if isinstance(self.body.get(name), int | float)}
 
@@ -134,3 +141,14 @@ def _prompt_of_input(body: Body) -> str:
     asked = given if isinstance(given, str) else prompt_of(_objects(given))
     instructions = text_of(body.get("instructions"))
     return f"{instructions}\n\n{asked}" if instructions else asked
+
+
+def _as_message(item: Mapping[str, object]) -> Mapping[str, object]:
+    kind = item.get("type")
+    if kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    if kind == "function_call_output":
+        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+    return item

@@ -65,7 +65,7 @@ class Sessions:
 def _beginning(facts: RequestFacts) -> bytes:
     """Up to the first user turn: what all later requests of a conversation begin with."""
     parts = []
-    for message in facts.messages:
+    for message in facts.turns:
         parts.append(_text(message))
         if message.get("role") == "user":
             break

@@ -81,6 +81,10 @@ class ChoiceWatch:
         if text:
             self.calls.add(text)
 
+    def call_part(self, delta: dict[str, object]) -> None:
+        """One delta of a tool call, in the form that chats have."""
+        self.call(self._call_text.push([delta]))
+
     def wait(self, seconds: float) -> None:
         """Since the chunk before."""
         if self._pace is not None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from checkengine.engine_shim.proxy import actions
+from checkengine.engine_shim.proxy.channel import Told
 from checkengine.engine_shim.proxy.dialects import NotReadError, chunk_of, with_field
 from checkengine.engine_shim.proxy.judging import Note, Verdict
+from checkengine.engine_shim.proxy.requests import Operation
+from checkengine.engine_shim.proxy.responses import stopped_response, take_whole_response
 from checkengine.engine_shim.proxy.settings import ProxySettings
-from checkengine.engine_shim.proxy.watch import AnswerWatch
+from checkengine.engine_shim.proxy.watch import AnswerWatch, ChoiceWatch
 from checkengine.guards.action import ActionKind
 from checkengine.guards.text import TextFinding
 
@@ -43,6 +46,8 @@ class WholeAnswer:
         return with_field(body, actions.FIELD, actions.extension(notes)) if notes else body
 
     def _stops(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
+        if self.watch.facts.operation is Operation.RESPONSE:
+            return self._stops_of_response(body, may_retry=may_retry)
         chunk = chunk_of(body)
         self.watch.usage = chunk.usage if isinstance(chunk.usage, dict) else {}
         stops: dict[int, Verdict] = {}
@@ -52,16 +57,32 @@ class WholeAnswer:
                 continue
             watched.take(choice)
             alone = self.watch.tokens if len(chunk.choices or ()) == 1 else None
-            verdict = self.watch.decide(watched, watched.end(alone))
-            if verdict is None or verdict.action is None or verdict.note is None:
-                continue
-            if verdict.action is ActionKind.RETRY and may_retry:
-                self.retry = verdict.note
-            self.watch.stop(watched, verdict.note)
-            stops[watched.index] = verdict
+            self._settle(stops, watched, watched.end(alone), may_retry=may_retry)
         return stops
 
+    def _stops_of_response(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
+        watched = self.watch.choice(0)
+        assert watched is not None
+        self.watch.usage = take_whole_response(watched, body)
+        stops: dict[int, Verdict] = {}
+        self._settle(stops, watched, watched.end(self.watch.tokens), may_retry=may_retry)
+        return stops
+
+    def _settle(
+        self, stops: dict[int, Verdict], watched: ChoiceWatch, told: Sequence[Told], *, may_retry: bool
+    ) -> None:
+        verdict = self.watch.decide(watched, told)
+        if verdict is None or verdict.action is None or verdict.note is None:
+            return
+        if verdict.action is ActionKind.RETRY and may_retry:
+            self.retry = verdict.note
+            return
+        self.watch.stop(watched, verdict.note)
+        stops[watched.index] = verdict
+
     def _stopped(self, body: bytes, stops: dict[int, Verdict]) -> bytes:
+        if self.watch.facts.operation is Operation.RESPONSE:
+            return stopped_response(body)
         answer = msgspec.json.decode(body)
         for choice in answer["choices"]:
             verdict = stops.get(choice.get("index", 0))

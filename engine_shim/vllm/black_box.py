@@ -129,6 +129,12 @@ class BlackBox:
             self._put_on_disk, name="vllm-capture", waiting=WAITING
         )
 
+    def ready(self, worker: Any) -> None:
+        """Learn the layout of KV memory, compile, read the weights' digest: before requests come."""
+        if self.recorder is None:
+            self._begin(worker)
+            self._warm_up()
+
     def before_step(self, worker: Any, scheduler_output: Any) -> None:
         if self.recorder is None:
             self._begin(worker)
@@ -203,6 +209,14 @@ class BlackBox:
         self._adapter = VllmMemoryAdapter(self.recorder, environment_of(config))
         if self._make_audits is not None and cache is not None:
             self.audits = self._make_audits(self._adapter, self.recorder.recorder)
+
+    def _warm_up(self) -> None:
+        """The undo ring's memory is allocated, and the compiled copies are there."""
+        assert self.recorder is not None
+        if self.recorder.cache is not None and self.recorder.undo is not None:
+            nothing = np.zeros(1, np.int32)
+            self.recorder.undo.save(-1, nothing, self.recorder.cache.read_slots(nothing))
+            self.recorder.undo.clear(0)
 
     def _audit(self, record: StepRecord) -> None:
         """Between two steps, as captures are taken."""

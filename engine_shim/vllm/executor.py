@@ -18,7 +18,7 @@ from checkengine.engine_shim.vllm.environment import ground
 from checkengine.engine_shim.vllm.generator import unpack_states
 from checkengine.engine_shim.vllm.kv_cache import PackedCache
 from checkengine.engine_shim.vllm.layer_hashes import LayerHashes
-from checkengine.engine_shim.vllm.ledger import KERNEL
+from checkengine.engine_shim.vllm.ledger import KERNEL, NO_TOKEN
 from checkengine.engine_shim.vllm.lone_worker import lone_worker
 from checkengine.engine_shim.vllm.sampling import parameters_from
 from checkengine.engine_shim.vllm.step_messages import StepMessages, compact, rows_of
@@ -170,6 +170,10 @@ class VllmExecutor:
     def _outcome(self, step: ReplayStep, sampled: Sequence[Sequence[int]], ops: LayerHashes | None) -> StepOutput:
         samples = step.record.samples
         tokens = [ids[-1] for ids, chosen in zip(sampled, samples.tolist(), strict=True) if chosen]
+        for index, handle in enumerate(step.record.sampling_handles.tolist()):
+            # Logits tell such a row apart by their fingerprint; a token drawn in another way would tell nothing.
+            if NO_TOKEN in step.starts[handle].sampling and len(step.record.sampled):
+                tokens[index] = int(step.record.sampled[index])
         logits = self._logits[0][torch.from_numpy(samples)]
         return StepOutput(row_stats(logits, "full"), np.array(tokens, np.int32), ops.entries if ops else [])
 

@@ -24,6 +24,8 @@ from checkengine.replay.recorded import pack_tables, set_block
 KERNEL = "vllm"
 GONE_TOKENS = 1 << 20
 """Of requests that left, kept for captures that come late."""
+NO_TOKEN = "token_not_compared"
+"""Key of a sequence's sampling that says why its logits can be computed again, but not its tokens."""
 MOST_OUTCOMES = 64
 UNREPLAYABLE = "unreplayable"
 """Key of a sequence's sampling that says, in words, why its rows cannot run again."""
@@ -259,6 +261,8 @@ class Ledger:
         sampling = sampling_of(data.sampling_params)
         if reason := why_not(data):
             sampling[UNREPLAYABLE] = reason
+        if reason := why_no_token(data.sampling_params):
+            sampling[NO_TOKEN] = reason
         start = SequenceStart(
             handle=self._next_handle,
             name=data.req_id,
@@ -361,4 +365,13 @@ def why_not(data: Any) -> str:
         return "it used a LoRA adapter"
     if getattr(data, "pooling_params", None) is not None:
         return "it was a pooling request"
+    return ""
+
+
+def why_no_token(parameters: Any) -> str:
+    """Why a replay cannot draw this request's tokens; empty where it can."""
+    if getattr(parameters, "structured_outputs", None) is not None:
+        return "a grammar masks it, and the record does not hold the mask"
+    if getattr(parameters, "seed", None) is not None:
+        return "it is drawn by a generator of its own"
     return ""

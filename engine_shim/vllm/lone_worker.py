@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from checkengine.engine_shim.models import ModelError, model_directory
 from checkengine.engine_shim.vllm.environment import engine_arguments, files_digest
 from checkengine.engine_shim.vllm.numba_first import let_vllm_scan_llvmlite
@@ -14,6 +16,9 @@ from checkengine.replay.executor import CannotReplayError, WeightsChangedError
 ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 OURS = "CHECKENGINE_VLLM"
 """Switches our plugin on in engines that serve; a replay's worker is plain."""
+
+MOST_THREADS = 1024
+"""A record that names more was tampered with."""
 
 _loaded: dict[str, tuple[Any, Any]] = {}
 """One engine a process: vLLM's distributed state is global."""
@@ -39,8 +44,7 @@ def start(arguments: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple
     os.environ.update({name: value for name, value in ONE_PROCESS.items() if name not in os.environ})
     os.environ.update({str(name): str(value) for name, value in dict(environment.get("variables", {})).items()})
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    if threads := environment.get("threads"):
-        os.environ.setdefault("OMP_NUM_THREADS", str(int(threads)))
+    set_threads(environment.get("threads"))
     let_vllm_scan_llvmlite()
     try:
         from vllm import LLM
@@ -53,6 +57,17 @@ def start(arguments: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple
         raise CannotReplayError(
             f"vLLM cannot be started as it was recorded: {type(error).__name__}: {error}"
         ) from error
+
+
+def set_threads(threads: object) -> None:
+    """As recorded: how a product is split decides its bits. Before vLLM is imported, since a second OpenMP library, if
+    it brings one, reads the variable then, and since vLLM lets nobody change the number later."""
+    if threads is None:
+        return
+    if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
+        raise CannotReplayError(f"the record names {threads!r} threads, where 1 to {MOST_THREADS} can be run")
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
 
 
 def directory_of(model: str) -> str:

@@ -36,6 +36,8 @@ TELLS_NOTHING = frozenset(
 )
 """The front end's and the scheduler's fields: they decide neither logits nor the token that a worker draws."""
 STOPS = "_all_stop_token_ids"
+OURS = ("unreplayable", "token_not_compared")
+"""Notes of the recorder's."""
 
 
 def sampling_of(parameters: Any) -> dict[str, Any]:
@@ -89,12 +91,15 @@ def parameters_from(told: Mapping[str, Any], kind: type[Any]) -> Any:
     the installed version does not have."""
     known = set(field_names(kind()))
     wanted = {name: value for name, value in told.items() if name not in TELLS_NOTHING}
-    if unknown := sorted(wanted.keys() - known):
+    if unknown := sorted(wanted.keys() - known - set(OURS)):
         raise CannotReplayError(
             f"the record's sampling parameters {', '.join(unknown)} are not in the installed vLLM: install the version "
             "that recorded it"
         )
     private = {name: wanted.pop(name) for name in list(wanted) if name.startswith("_")}
+    for told_elsewhere in OURS:
+        wanted.pop(told_elsewhere, None)
+    wanted.pop("seed", None)  # Its generator's state is not recorded.
     wanted.pop("bad_words", None)  # Words need a tokenizer; their token ids are in a private field.
     if isinstance(wanted.get("logit_bias"), Mapping):
         wanted["logit_bias"] = {int(token): bias for token, bias in wanted["logit_bias"].items()}

@@ -56,6 +56,12 @@ class Observer:
         """Before the engine is ready: compile, and watch `compute_logits` where the runner keeps logits to itself."""
         self._measuring.run(self._prepare, worker)
 
+    def ready(self, worker: Any) -> None:
+        """KV memory is allocated, and no request has come yet: what takes time is done now."""
+        for listener in self.listeners:
+            if hasattr(listener, "ready"):
+                Part(f"{type(listener).__name__}.ready").run(listener.ready, worker)
+
     def before_step(self, worker: Any, scheduler_output: Any) -> None:
         started = time.thread_time_ns()
         self._pending = None
@@ -163,6 +169,11 @@ class ObservingWorker:
     def load_model(self, *arguments: Any, **keywords: Any) -> Any:
         result = super().load_model(*arguments, **keywords)  # type: ignore[misc]
         self.observer.loaded(self)
+        return result
+
+    def compile_or_warm_up_model(self) -> Any:
+        result = super().compile_or_warm_up_model()  # type: ignore[misc]
+        self.observer.ready(self)
         return result
 
     def execute_model(self, scheduler_output: Any) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkengine.benchmarks.vllm_traffic import CachedRequests, Message, NewRequest, Parameters, Traffic
-from checkengine.engine_shim.vllm.ledger import UNREPLAYABLE, Ledger
+from checkengine.engine_shim.vllm.ledger import NO_TOKEN, UNREPLAYABLE, Ledger
 from checkengine.engine_shim.vllm.recorder import StepRecorder
 from checkengine.replay.recorded import row_slices, written_slots
 from checkengine.replay.settings import RecorderSettings
@@ -87,6 +87,15 @@ def test_a_request_that_a_replay_cannot_feed_says_so() -> None:
     scheduled = ledger.schedule(message)
     assert scheduled is not None
     assert "LoRA" in str(scheduled.begun[0].sampling[UNREPLAYABLE])
+
+
+def test_tokens_that_a_replay_cannot_draw_say_why_and_logits_stay_comparable() -> None:
+    parameters = Parameters()
+    parameters.structured_outputs = object()  # type: ignore[attr-defined]
+    scheduled = Ledger(4).schedule(new("a", sampling_params=parameters))
+    assert scheduled is not None
+    assert "grammar" in str(scheduled.begun[0].sampling[NO_TOKEN])
+    assert UNREPLAYABLE not in scheduled.begun[0].sampling
 
 
 def test_several_groups_of_blocks_switch_recording_off_and_serving_goes_on() -> None:

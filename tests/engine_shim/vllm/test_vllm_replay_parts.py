@@ -49,6 +49,12 @@ def test_a_parameter_that_the_installed_version_lacks_is_refused_as_cannot_judge
         parameters_from({"temperature": 0.0, "top_secret": 1}, Parameters)
 
 
+def test_notes_of_the_recorder_are_no_parameters() -> None:
+    assert (
+        parameters_from({"temperature": 0.5, "token_not_compared": "a grammar masks it"}, Parameters).temperature == 0.5
+    )
+
+
 def test_parameters_of_the_front_end_do_not_matter_to_a_worker() -> None:
     assert parameters_from({"temperature": 0.0, "detokenize": False}, Parameters) == Parameters(0.0)
 

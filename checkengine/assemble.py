@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from checkengine.engine_shim.spool import SpoolWriter
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
 from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.recorder import Recorder
+from checkengine.replica import replica_name as replica_name
 from checkengine.reproducing import reproduce_embedded
 from checkengine.storage import open_spool
 from checkengine.telling import Telling, start_telling
@@ -127,11 +126,6 @@ def add_captures(assembly: Assembly, adapter: EngineAdapter, recorder: Recorder)
     )
     assembly.parts.listeners.append(assembly.captures)
     assembly.closers.append(assembly.captures)
-
-
-def replica_name() -> str:
-    """What tells this process from its siblings: host name and process id."""
-    return os.environ.get("CHECKENGINE_REPLICA") or f"{socket.gethostname()}:{os.getpid()}"
 
 
 class EngineShim(Shim):

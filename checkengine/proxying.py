@@ -9,7 +9,6 @@ from time import time
 
 from pydantic import ValidationError
 
-from checkengine.assemble import replica_name
 from checkengine.config import Settings, load_settings
 from checkengine.engine_shim.proxy.app import ProxyApp
 from checkengine.engine_shim.proxy.guarding import Bench, GuardMakers
@@ -23,6 +22,7 @@ from checkengine.guards import EventBus, IncidentBook, Policy
 from checkengine.guards.errors import UserError
 from checkengine.guards.events import GuardDisabled
 from checkengine.guards.settings import GuardsSettings
+from checkengine.replica import replica_name
 from checkengine.scanning.registry import ENTRIES, conversation_makers, logprobs_makers, text_makers
 from checkengine.storage import open_spool
 

@@ -80,7 +80,7 @@ class VllmMemoryAdapter:
     def snapshot(self, blocks: NDArray[np.int32]) -> MemoryImage:
         cache, undo = self._recorder.cache, self._recorder.undo
         if cache is None:
-            raise KVMemoryError("the KV memory of this engine cannot be read")
+            return MemoryImage(self._recorder.ledger.block_size, np.empty(0, np.int32), {}, {})
         image = cache.image(np.union1d(blocks, [NULL_BLOCK]).astype(np.int32) if len(blocks) else blocks)
         late = self._recorder.last_recorded + 1
         if late <= self._recorder.ledger.last_step:

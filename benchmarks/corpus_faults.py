@@ -14,6 +14,7 @@ from checkengine.benchmarks.figure import figure
 from checkengine.benchmarks.op_hashes import op_hash_figures
 from checkengine.engine_shim.faults import FAULTS
 from checkengine.engine_shim.faults.blind import BLIND_FAULTS
+from checkengine.engine_shim.faults.fresh import FRESH_FAULTS
 from checkengine.selftest_cases import case_of
 from checkengine.selftest_faults import judged
 from checkengine.selftest_judging import Judged, Outcome
@@ -26,9 +27,11 @@ TOLD = (Outcome.MISNAMED, Outcome.RAISED)
 def corpus_figures(*, quick: bool = False) -> list[dict[str, Any]]:
     own = FAULTS if not quick else list(FAULTS)[::6]
     blind = BLIND_FAULTS if not quick else list(BLIND_FAULTS)[::8]
+    fresh = FRESH_FAULTS if not quick else list(FRESH_FAULTS)[::5]
     return [
         *figures_of("own", [judged(case_of(name)) for name in own]),
         *figures_of("blind", [judged(case_of(name)) for name in blind]),
+        *figures_of("fresh", [judged(case_of(name)) for name in fresh]),
         *call_figures(quick=quick),
         *numerics_figures(quick=quick),
         *persistence_figures(quick=quick),

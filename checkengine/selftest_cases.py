@@ -9,7 +9,8 @@ from typing import Any
 
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.faults import FAULTS, Fault, FaultClass
-from checkengine.engine_shim.faults.blind import BLIND_FAULTS, STRIKES, requests_of, settings_of
+from checkengine.engine_shim.faults.blind import BLIND_FAULTS, STRIKES, Strike, requests_of, settings_of
+from checkengine.engine_shim.faults.fresh import FRESH_FAULTS, FRESH_STRIKES
 
 BLOCK, TOKENS, LONG_PROMPT = 8, 24, 70
 PENALISED = (1, 3)
@@ -56,7 +57,7 @@ class Case:
     dirty: bool = False
     """Memory holds NaN where nobody wrote yet."""
     blind: bool = False
-    """Written without knowing how it is looked for."""
+    """Not by who tuned the judge on it, or judged as the judge was before."""
 
     @property
     def name(self) -> str:
@@ -70,7 +71,9 @@ class Case:
 def case_of(name: str, **parameters: Any) -> Case:
     """The fault as it is planted by default: on pages of BLOCK slots, and in one layer where it can be."""
     if name in BLIND_FAULTS:
-        return blind_case(name)
+        return struck_case(BLIND_FAULTS[name], STRIKES[name])
+    if name in FRESH_FAULTS:
+        return struck_case(FRESH_FAULTS[name], FRESH_STRIKES[name])
     made = FAULTS[name]
     known = inspect.signature(made).parameters
     usual = {"block_size": BLOCK, "layers": (LAYER,), **PARAMETERS.get(name, {})}
@@ -85,9 +88,8 @@ def the_layer(fault: Fault) -> int | None:
     return layers[0] if len(layers) == 1 else getattr(fault, "layer", None)
 
 
-def blind_case(name: str) -> Case:
-    strike = STRIKES[name]
-    fault = BLIND_FAULTS[name](**strike.parameters)
+def struck_case(made: type[Fault], strike: Strike) -> Case:
+    fault = made(**strike.parameters)
     requests = requests_of(strike.workload)
     return Case(fault, requests, "llama", the_layer(fault), settings_of(strike), strike.dirty_memory, blind=True)
 

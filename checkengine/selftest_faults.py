@@ -10,6 +10,7 @@ from typing import Any
 from checkengine.engine_shim.engine.executor import EmbeddedExecutor
 from checkengine.engine_shim.faults import FAULTS, FaultClass
 from checkengine.engine_shim.faults.blind import BLIND_FAULTS
+from checkengine.engine_shim.faults.fresh import FRESH_FAULTS
 from checkengine.figures import Figure
 from checkengine.guards.errors import UserError
 from checkengine.replay.judge.judge import Judge
@@ -56,7 +57,7 @@ def fault_figures(names: Iterable[str] = QUICK) -> list[Figure]:
 
 def names_of(chosen: str) -> tuple[str, ...]:
     """All faults of a class, by its name or its words, or the one fault of that name. Raises UserError."""
-    known = {**FAULTS, **BLIND_FAULTS}
+    known = {**FAULTS, **BLIND_FAULTS, **FRESH_FAULTS}
     found = [name for name, fault in known.items() if chosen in (str(fault.fault_class), fault.fault_class.name, name)]
     if not found:
         classes = ", ".join(sorted({str(fault.fault_class) for fault in known.values()}))

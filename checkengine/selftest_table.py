@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from checkengine.engine_shim.faults import FAULTS, Fault
 from checkengine.engine_shim.faults.blind import BLIND_FAULTS
+from checkengine.engine_shim.faults.fresh import FRESH_FAULTS
 from checkengine.selftest_cases import UNDECIDABLE
 
 
 def fault_tables() -> str:
-    """Markdown: the author's faults, then those written blind."""
+    """Markdown: the author's faults, those written blind, and those written when the judge was done."""
     return "\n".join(
         [
             f"### The author's, {len(FAULTS)}",
@@ -21,6 +22,10 @@ def fault_tables() -> str:
             f"### Written blind, {len(BLIND_FAULTS)}",
             "",
             *table(BLIND_FAULTS),
+            "",
+            f"### Written after the judge was done, {len(FRESH_FAULTS)}",
+            "",
+            *table(FRESH_FAULTS),
             "",
         ]
     )

@@ -25,6 +25,7 @@ from checkengine.engine_shim.faults import (
 from checkengine.engine_shim.faults.approximate_top_k import ApproximateTopK
 from checkengine.engine_shim.faults.blind import BLIND_FAULTS
 from checkengine.engine_shim.faults.fault import Fault
+from checkengine.engine_shim.faults.fresh import FRESH_FAULTS
 from checkengine.engine_shim.faults.healthy import HEALTHY
 from checkengine.engine_shim.faults.masked_stop import MaskedStop
 from checkengine.engine_shim.faults.nan_attention import NanAttention
@@ -73,7 +74,7 @@ def describe_fault(fault: Fault) -> dict[str, Any]:
 def build_faults(specs: Iterable[Mapping[str, Any]]) -> list[Fault]:
     """Faults from `describe_fault`'s form; ValueError names an unknown one."""
     faults = []
-    known = {**FAULTS, **BLIND_FAULTS, **HEALTHY}
+    known = {**FAULTS, **BLIND_FAULTS, **FRESH_FAULTS, **HEALTHY}
     for spec in specs:
         parameters = {key: value for key, value in spec.items() if key != "name"}
         if spec.get("name") not in known:

@@ -24,6 +24,7 @@ from checkengine.engine_shim.faults import (
     OverRead,
 )
 from checkengine.engine_shim.faults.blind import BLIND_FAULTS
+from checkengine.engine_shim.faults.fresh import FRESH_FAULTS
 from checkengine.figures import passed, processor, report
 from checkengine.guards.errors import UserError
 from checkengine.replay.judge.judge import Judge
@@ -137,7 +138,8 @@ def test_the_quick_set_has_a_fault_of_every_class() -> None:
 
 
 def test_a_class_is_chosen_by_its_words_or_its_name_and_an_unknown_one_is_refused() -> None:
-    both = {name for name, fault in {**FAULTS, **BLIND_FAULTS}.items() if fault.fault_class is FaultClass.WINDOW_EDGE}
+    known = {**FAULTS, **BLIND_FAULTS, **FRESH_FAULTS}
+    both = {name for name, fault in known.items() if fault.fault_class is FaultClass.WINDOW_EDGE}
     assert set(names_of("wrong window edge")) == set(names_of("WINDOW_EDGE")) == both
     assert names_of("over_read") == ("over_read",)
     with pytest.raises(UserError, match="no class and no fault 'gremlin'"):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from checkengine.dashboards.web.text import visible
+
 WIDTH, HEIGHT = 120.0, 28.0
 PLOT_WIDTH, PLOT_HEIGHT = 640.0, 160.0
 LEFT, BOTTOM, TOP = 46.0, 20.0, 8.0
@@ -32,7 +34,7 @@ def sparkline(values: Sequence[float | None], words: str) -> Markup:
             f'<rect{kind} x="{place * step:.1f}" y="{HEIGHT - height:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
         )
     return Markup(
-        f'<svg class="spark" role="img" aria-label="{escape(words)}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
+        f'<svg class="spark" role="img" aria-label="{escape(visible(words))}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
         f'preserveAspectRatio="none">{"".join(bars)}</svg>'
     )
 
@@ -53,7 +55,7 @@ def ratio_line(values: Sequence[float | None], objective: float, words: str) -> 
     points = " ".join(f"{place * step:.1f},{y(value):.1f}" for place, value in enumerate(values) if value is not None)
     rule = f'<line class="rule" x1="0" y1="{y(objective):.1f}" x2="{WIDTH:g}" y2="{y(objective):.1f}"/>'
     return Markup(
-        f'<svg class="spark" role="img" aria-label="{escape(words)}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
+        f'<svg class="spark" role="img" aria-label="{escape(visible(words))}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
         f'preserveAspectRatio="none">{rule}<polyline points="{points}"/></svg>'
     )
 
@@ -97,7 +99,7 @@ def evidence_chart(points: Sequence[Point], threshold: float, words: str) -> Mar
     rule = f'<line class="rule" x1="{LEFT:g}" y1="{y(limit):.1f}" x2="{PLOT_WIDTH - 8:g}" y2="{y(limit):.1f}"/>'
     name = f'<text class="rule" x="{PLOT_WIDTH - 10:g}" y="{y(limit) - 4:.1f}" text-anchor="end">threshold</text>'
     return Markup(
-        f'<svg class="plot" role="img" aria-label="{escape(words)}" viewBox="0 0 {PLOT_WIDTH:g} {PLOT_HEIGHT:g}">'
+        f'<svg class="plot" role="img" aria-label="{escape(visible(words))}" viewBox="0 0 {PLOT_WIDTH:g} {PLOT_HEIGHT:g}">'
         f'{ticks}{rule}{name}<polyline points="{line}"/>{marks}</svg>'
     )
 

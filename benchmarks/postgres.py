@@ -10,6 +10,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from checkengine.benchmarks.debian import found_or_installed
 from checkengine.guards.errors import UserError
 
@@ -62,10 +64,15 @@ class PostgresServer:
         for file in (self._data / "postmaster.pid", self._folder / ".s.PGSQL.5432.lock"):
             file.unlink(missing_ok=True)
 
-    def create_database(self, name: str) -> str:
-        """URL of a fresh, empty database."""
-        self._run("createdb", "-h", str(self._folder), "-U", DATABASE, name)
-        return f"postgresql+psycopg://{DATABASE}@/{name}?host={self._folder}"
+    def emptied(self) -> str:
+        """URL of the database, with nothing in it and nobody connected."""
+        engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"{others} AND pid <> pg_backend_pid()")
+            connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+            connection.exec_driver_sql("CREATE SCHEMA public")
+        return self.url
 
     def close(self) -> None:
         if (self._data / "postmaster.pid").exists():

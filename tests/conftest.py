@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import pytest
 
 from checkengine.benchmarks.postgres import PostgresServer
 from checkengine.replay.catalog import Catalog
-
-NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +25,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/catalog.db"
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    return server.create_database(f"test{next(NUMBERS)}")
+    return server.emptied()
 
 
 @pytest.fixture

@@ -42,6 +42,8 @@ def examine(catalog: Catalog, directories: Iterable[Path] = ()) -> Health:
         health.problems.append(f"{words}: run checkengine db upgrade")
         return health
     health.problems += damage(catalog)
+    if health.problems:
+        return health
     with catalog.reading() as session:
         for table in Base.metadata.sorted_tables:
             health.rows[table.name] = int(session.scalar(sa.select(sa.func.count()).select_from(table)) or 0)
@@ -58,11 +60,10 @@ def damage(catalog: Catalog) -> list[str]:
         return []
     with catalog.engine.connect() as connection:
         found = [str(row[0]) for row in connection.exec_driver_sql("PRAGMA integrity_check(20)")]
+        if found != ["ok"]:
+            return [f"the file is damaged: {words}; restore it from a backup" for words in found]
         dangling = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-    problems = [f"the file is damaged: {words}; restore it from a backup" for words in found if words != "ok"]
-    return problems + [
-        f"a row of {row[0]} refers to a row of {row[2]} that is not there" for row in dangling[:MOST_NAMED]
-    ]
+    return [f"a row of {row[0]} refers to a row of {row[2]} that is not there" for row in dangling[:MOST_NAMED]]
 
 
 def compare_bundles(catalog: Catalog, directories: list[Path], health: Health) -> None:

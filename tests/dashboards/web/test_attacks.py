@@ -33,12 +33,13 @@ def every_page(client: TestClient, incident: str, text: str = "") -> dict[str, s
     """Address to HTML, with the pages of one incident, bundle, replica, series, guard and request that have `text` for
     a name."""
     name, whole = quote(incident, safe=""), quote((text or incident)[:250], safe="")
+    series = quote((text or incident)[:122], safe="")  # a kind has 128 characters
     more = [
         f"/incidents/{name}",
         f"/requests?id={whole}",
         f"/controls/{whole}",
         f"/replicas/{whole}",
-        f"/drift/{whole}",
+        f"/drift/{series}",
     ]
     more += [f"/incidents?status=all&guard={whole}", f"/history?actor={name}", f"/bundles/{whole}"]
     return {address: client.get(address).text for address in (*PAGES, *more)}

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
+from typing import Any
 
+from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
+from checkengine import __version__
 from checkengine.config import Settings, load_settings
+from checkengine.dashboards.live_numbers import LiveNumbers
+from checkengine.dashboards.metrics import Metrics
+from checkengine.dashboards.proxy_metrics import ProxyMetrics
+from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
 from checkengine.engine_shim.proxy.app import ProxyApp
 from checkengine.engine_shim.proxy.guarding import Bench, GuardMakers
 from checkengine.engine_shim.proxy.judging import Judge
 from checkengine.engine_shim.proxy.pace import FirstTokens
-from checkengine.engine_shim.proxy.parts import ProxyParts
+from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart, ProxyParts
 from checkengine.engine_shim.proxy.sessions import Sessions
 from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.engine_shim.proxy.upstream import OneUpstream, Router, Upstream
@@ -22,9 +29,76 @@ from checkengine.guards import EventBus, IncidentBook, Policy
 from checkengine.guards.errors import UserError
 from checkengine.guards.events import GuardDisabled
 from checkengine.guards.settings import GuardsSettings
+from checkengine.guards.text import TextStart
 from checkengine.replica import replica_name
 from checkengine.scanning.registry import ENTRIES, conversation_makers, logprobs_makers, text_makers
 from checkengine.storage import open_spool
+from checkengine.telling import start_telling
+
+SIDECAR = "sidecar"
+"""The name under which all guards together are switched."""
+WARM_UP = "A short text, so that whatever compiles at first use has done so before the first request comes. " * 4
+
+
+class ProxyObserver:
+    """Tells metrics and traces what the proxy tells; without a collector of traces there are none to pay for."""
+
+    def __init__(self, metrics: ProxyMetrics, traces: RequestTraces | None) -> None:
+        self._traces = traces
+        self._metrics = metrics
+        self.waited = metrics.waited
+        self.unguarded = metrics.unguarded
+
+    def started(self, start: ExchangeStart) -> None:
+        if self._traces is not None:
+            self._traces.started(start)
+
+    def ended(self, end: ExchangeEnd) -> None:
+        self._metrics.ended(end)
+        if self._traces is not None:
+            self._traces.ended(end)
+
+
+class ProxyControls:
+    """What the admin addresses show and switch."""
+
+    def __init__(self, parts: ProxyParts, bench: Bench, policy: Policy, metrics: Metrics) -> None:
+        self._parts, self._bench, self._policy = parts, bench, policy
+        self.metrics = metrics.exposition
+
+    def status(self) -> Mapping[str, Any]:
+        upstreams = [upstream.name for upstream in self._parts.router.upstreams()]
+        return {"draining": self._parts.draining, "running": self._parts.running, "upstreams": upstreams}
+
+    def guards(self) -> Sequence[Mapping[str, Any]]:
+        would_have_stopped = self._policy.would_have_stopped()
+        seats = [
+            {
+                "name": name,
+                "active": not seat.reason and self._parts.enabled,
+                "reason": seat.reason or ("" if self._parts.enabled else "the sidecar is off"),
+                "action": self._policy.action_of(name),
+                "braked": self._policy.braked(name),
+                "would_have_stopped": would_have_stopped.get(name, 0),
+                "batches": seat.batches,
+                "failures": seat.failures,
+                "cpu_seconds": seat.nanoseconds * 1e-9,
+                "overruns": seat.overruns,
+            }
+            for name, seat in self._bench.seats.items()
+        ]
+        enabled = self._parts.enabled
+        return [*seats, {"name": SIDECAR, "active": enabled, "reason": "" if enabled else "switched off"}]
+
+    def switch(self, name: str, action: str) -> None:
+        if name == SIDECAR:
+            self._parts.enabled = action != "disable"
+        elif action == "disable":
+            self._bench.disable(name)
+        else:
+            self._bench.enable(name)
+            if action == "rearm":
+                self._policy.release(name)
 
 
 @dataclass(slots=True)
@@ -36,7 +110,14 @@ class Proxy:
     bus: EventBus
     policy: Policy
     bench: Bench
+    controls: ProxyControls
     closers: list[Callable[[], None]] = field(default_factory=list)
+
+    def warm_up(self) -> None:
+        """Before the first request: compiling and loading take seconds."""
+        for _, guard in self.bench.texts(TextStart("warm-up", WARM_UP)):
+            list(guard.push(WARM_UP))
+            list(guard.end())
 
     def close(self) -> None:
         for close in self.closers:
@@ -65,6 +146,9 @@ def assemble_proxy(settings: Settings, router: Router | None = None) -> Proxy:
         disabled=lambda guard, reason: bus.publish(GuardDisabled(guard, reason, time())),
     )
     chosen = settings.proxy
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, __version__)
+    bus.subscribe(metrics.handle, name="metrics")
     parts = ProxyParts(
         chosen,
         router or router_of(chosen),
@@ -73,10 +157,32 @@ def assemble_proxy(settings: Settings, router: Router | None = None) -> Proxy:
         FirstTokens(settings.guards.latency),
         Sessions(chosen.session_header, chosen.sessions),
     )
-    proxy = Proxy(ProxyApp(parts), settings, bus, policy, bench, [bus.close])
+    controls = ProxyControls(parts, bench, policy, metrics)
+    proxy = Proxy(ProxyApp(parts), settings, bus, policy, bench, controls, [bus.close])
+    parts.observer = ProxyObserver(ProxyMetrics(registry, lambda: parts.running), _traces(proxy))
+    registry.register(
+        LiveNumbers(
+            listeners_dropped=bus.dropped,
+            guards_active=lambda: {name: not seat.reason and parts.enabled for name, seat in bench.seats.items()},
+        )
+    )
     if (spool := open_spool(settings, bus, replica_name())) is not None:
         proxy.closers.append(spool.close)
+    if (telling := start_telling(settings, bus)) is not None:
+        proxy.closers.append(telling.close)
     return proxy
+
+
+def _traces(proxy: Proxy) -> RequestTraces | None:
+    endpoint = proxy.settings.traces.otlp_endpoint
+    if endpoint is None:
+        return None
+    provider = tracer_provider(__version__, [otlp_exporter(endpoint)])
+    traces = RequestTraces(provider)
+    # At once: on a queue a finding could come after its request's span has ended, and be lost. They are rare.
+    proxy.bus.subscribe_sync(traces.handle, name="traces")
+    proxy.closers.append(provider.shutdown)
+    return traces
 
 
 def router_of(settings: ProxySettings) -> Router:

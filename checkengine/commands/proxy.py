@@ -20,13 +20,18 @@ def proxy(
 ) -> None:
     """Put guards in front of any OpenAI-compatible server. Bodies and streams pass unchanged unless a guard acts."""
     try:
+        from checkengine.engine_shim.proxy.admin import AdminThread
         from checkengine.engine_shim.proxy.server import serve_until_signal
     except ImportError as error:
         raise UserError(f"the proxy needs {error.name}: pip install 'checkengine[proxy]'") from None
     from checkengine.proxying import assemble_proxy, proxy_settings
 
     made = assemble_proxy(proxy_settings(config, upstream, host, port))
+    made.warm_up()
+    settings = made.settings.proxy
     try:
+        if settings.admin_port is not None:
+            made.closers.append(AdminThread(made.controls, settings, _announce_admin).close)
         serve_until_signal(made.app, _announce)
     finally:
         made.close()
@@ -34,3 +39,7 @@ def proxy(
 
 def _announce(address: str) -> None:
     typer.echo(f"proxy on {address}/v1 (health: {address}/checkengine/healthz)", err=True)
+
+
+def _announce_admin(address: str) -> None:
+    typer.echo(f"metrics and switches on {address} (/metrics, /checkengine/guards)", err=True)

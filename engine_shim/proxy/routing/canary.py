@@ -36,8 +36,9 @@ class Fault:
 
 
 def body_of(canary: Canary, model: str, number: int, *, logprobs: bool) -> dict[str, Any]:
-    """Of /v1/chat/completions. `number` stands at the front, so that no prefix cache answers for the prefill."""
-    system = f"Request {number}. You are a helpful assistant."
+    """Of /v1/chat/completions. A number stands at the front, so that no prefix cache answers for the prefill: of three
+    digits, for longer ones lead small models astray."""
+    system = f"Request {100 + number % 900}. You are a helpful assistant."
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "system", "content": system}, {"role": "user", "content": canary.question}],
@@ -48,12 +49,12 @@ def body_of(canary: Canary, model: str, number: int, *, logprobs: bool) -> dict[
 
 
 CANARIES: tuple[Canary, ...] = (
-    Canary(name="capital", question="What is the capital of France?", answer=r"\bparis\b"),
+    Canary(name="capital", question="Name the capital city of France in English.", answer=r"\bparis\b"),
     Canary(name="colour", question="What colour is the sky on a clear day?", answer=r"\bblue\b", tokens=48),
     Canary(name="opposite", question="What is the opposite of hot?", answer=r"\bcold\b"),
     Canary(name="water", question="What is water made of?", answer=r"\bhydrogen\b", tokens=48),
 )
-"""Easy enough for a model of 135 M parameters."""
+"""Easy enough for a model of 135 M parameters: SmolLM2 answered all of these right at every number tried."""
 
 
 def fault_of(answer: object, canary: Canary, most_entropy: float) -> Fault | None:

@@ -155,14 +155,13 @@ class Fleet:
         member.window.request(self._clock())
         self._reached(member)
 
-    def failed(self, name: str, reason: str, client: str = "") -> None:
-        """No connection, a reset, or 5xx."""
+    def failed(self, name: str, reason: str) -> None:
+        """No connection, a reset, or 5xx: so many in a row, and it is down."""
         member = self._member(name)
         member.failures += 1
         if member.failures >= self._drain.failures_to_down and not member.is_down:
             member.is_down = True
             self._say("down", member, reason)
-        self.incident(name, "upstream.error", client)
 
     def incident(self, name: str, kind: str, client: str = "") -> None:
         """A finding on a request to it. `client` is anything that tells clients apart: one that asks for endless

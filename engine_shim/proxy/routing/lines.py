@@ -6,6 +6,7 @@ it wait though they have next to nothing to compute. Sent elsewhere, it delays i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,12 +54,16 @@ class TwoLines:
     def __init__(self, settings: LineSettings, index: PrefixIndex) -> None:
         self._settings, self.index = settings, index
         self._cold = frozenset(settings.cold)
+        self._turns = itertools.count(1)
+        self._last: dict[str, int] = {}
+        """When each was chosen last: among equals the one that waited longest, so that idle caches are all filled."""
 
     def place(self, prompt: Prompt, loads: dict[str, Load], names: Sequence[str]) -> Placement:
         """Among `names`, at least one. Nothing is recorded: call `index.insert` when the request is sent."""
         hits = self._hits(prompt, names)
         line = self._line(prompt, [name for name in names if name not in self._cold], hits)
         chosen = min(names, key=lambda name: self._cost(prompt.size - hits[name], loads[name], name, line))
+        self._last[chosen] = next(self._turns)
         return Placement(chosen, line, hits[chosen] / max(1, prompt.size), prompt.size - hits[chosen])
 
     def _hits(self, prompt: Prompt, names: Sequence[str]) -> dict[str, int]:
@@ -75,9 +80,10 @@ class TwoLines:
         is_cold = hit < self._settings.cold_below * prompt.size
         return Line.COLD if is_cold and prompt.size - hit >= self._settings.cold_from_bytes else Line.WARM
 
-    def _cost(self, uncached: int, load: Load, name: str, line: Line) -> tuple[float, bool, int]:
+    def _cost(self, uncached: int, load: Load, name: str, line: Line) -> tuple[float, bool, int, int]:
         """What is computed before its first token. A warm request delays nobody, so it may go to a cold upstream that
         is free; a cold one among warm ones is what the lines are there to avoid."""
         cost = float(uncached + load.waiting + self._settings.bytes_of_running * load.running)
         is_strange = bool(self._cold) and (name in self._cold) != (line is Line.COLD)
-        return cost * self._settings.spill if is_strange and line is Line.COLD else cost, is_strange, load.running
+        cost *= self._settings.spill if is_strange and line is Line.COLD else 1.0
+        return cost, is_strange, load.running, self._last.get(name, 0)

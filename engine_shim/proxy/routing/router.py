@@ -124,9 +124,12 @@ class UpstreamRouter:
     def _judge(self, name: str, request: RoutedRequest, outcome: Outcome) -> None:
         client = _client(request)
         if outcome.ending in FAILED:
-            self.fleet.failed(name, str(outcome.ending), client)
-            if outcome.ending is Ending.REFUSED:
+            self.fleet.failed(name, str(outcome.ending))
+            if self.fleet.standing(name) is Standing.DOWN:
                 self.lines.index.forget(name)  # what comes back after a restart has an empty cache
+            # A kept connection that the server closes in the same moment is refused too, and that is no fault.
+            if outcome.ending is not Ending.REFUSED:
+                self.fleet.incident(name, "upstream.error", client)
         elif outcome.ending is not Ending.CLIENT_GONE:
             self.fleet.ended(name)
         for kind in outcome.findings:

@@ -52,7 +52,7 @@ class DrainSettings(Section):
         "latency.slo",
         "upstream.error",
     )
-    """Kinds of finding that count; `upstream.error` is a connection that failed or an answer of 5xx."""
+    """Kinds of finding that count; `upstream.error` is an answer of 5xx, or one that broke off or stalled."""
     most_share: float = Field(0.1, gt=0, le=1)
     """Of a pool that may be out for bursts and convictions; at least one upstream, never the last one."""
     failures_to_down: int = Field(3, ge=1)

@@ -7,6 +7,7 @@ left it: what steps in flight wrote since is taken back by the undo ring.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from checkengine.engine_shim.adapter import Capabilities
+from checkengine.engine_shim.adapter import Capabilities, EngineAdapter
 from checkengine.engine_shim.auditing import AuditSteps
 from checkengine.engine_shim.background import BackgroundWorker
 from checkengine.engine_shim.capture_counts import CaptureCounts
@@ -28,6 +29,7 @@ from checkengine.engine_shim.vllm.cpu_cache import packed_cache
 from checkengine.engine_shim.vllm.environment import environment_of
 from checkengine.engine_shim.vllm.generator import pack_states
 from checkengine.engine_shim.vllm.kv_cache import KVMemoryError
+from checkengine.engine_shim.vllm.packed_image import PackedImage
 from checkengine.engine_shim.vllm.recorder import StepRecorder
 from checkengine.guards.action import Action
 from checkengine.guards.finding import Finding
@@ -56,6 +58,16 @@ class CaptureOrder:
     """None: as `[capture] window_steps` says."""
 
 
+@dataclass(frozen=True, slots=True)
+class KnownBudget(Budget):
+    """By a size that is known: asking the memory for it would take as long as copying a block."""
+
+    block_bytes: int = 0
+
+    def blocks(self, adapter: EngineAdapter) -> int:
+        return sys.maxsize if self.kv_bytes is None else self.kv_bytes // max(1, self.block_bytes)
+
+
 class VllmMemoryAdapter:
     """An EngineAdapter that reads: memory and tokens as of the last recorded step."""
 
@@ -81,13 +93,14 @@ class VllmMemoryAdapter:
         cache, undo = self._recorder.cache, self._recorder.undo
         if cache is None:
             return MemoryImage(self._recorder.ledger.block_size, np.empty(0, np.int32), {}, {})
-        image = cache.image(np.union1d(blocks, [NULL_BLOCK]).astype(np.int32) if len(blocks) else blocks)
+        held = np.union1d(blocks, [NULL_BLOCK]).astype(np.int32) if len(blocks) else blocks
         late = self._recorder.last_recorded + 1
+        entries: Sequence[UndoEntry] = ()
         if late <= self._recorder.ledger.last_step:
             if undo is None or undo.first_step > late:
                 raise KVMemoryError("a step in flight wrote into memory, and no undo ring tells what was there")
-            image.take_back(undo.entries(late, image.blocks, image.block_size))
-        return image
+            entries = undo.entries(late, held, cache.shape.block_size)
+        return PackedImage(cache, held, entries)
 
     def undo_entries(self, since_step: int, blocks: NDArray[np.int32] | None = None) -> Sequence[UndoEntry]:
         if self._recorder.undo is None:
@@ -117,7 +130,6 @@ class BlackBox:
         self._configuration = dict(configuration or {})
         self.counts = counts or CaptureCounts()
         self._limit = FaultLimit(self._capturing.per_fault, 3600 * self._capturing.per_fault_hours)
-        self._budget = Budget(self._capturing.level, self._capturing.kv_bytes)
         self.recorder: StepRecorder | None = None
         self._adapter: VllmMemoryAdapter | None = None
         self._make_audits = audits
@@ -244,8 +256,13 @@ class BlackBox:
             findings=findings,
             incident=order.incident,
             configuration=self._configuration,
-            budget=self._budget if self.recorder.cache is not None else Budget("L0"),
+            budget=self._budget(),
         )
+
+    def _budget(self) -> Budget:
+        assert self.recorder is not None
+        cache, chosen = self.recorder.cache, self._capturing
+        return Budget("L0") if cache is None else KnownBudget(chosen.level, chosen.kv_bytes, cache.block_bytes)
 
     def _put_on_disk(self, capture: Capture) -> None:
         if self._write(capture) is False:

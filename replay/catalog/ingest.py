@@ -72,7 +72,7 @@ def save_progress(session: Session, file: str, progress: Progress) -> None:
         session.execute(
             sa.update(SpoolRow)
             .where(SpoolRow.file == file)
-            .values(read_bytes=progress.offset, damaged=progress.damaged)
+            .values({SpoolRow.offset: progress.offset, SpoolRow.damaged: progress.damaged})
         )
 
 

@@ -98,6 +98,24 @@ def test_a_file_that_is_read_to_its_end_is_deleted_once_its_writer_has_gone_on(p
         assert list(session.scalars(sa.select(SpoolRow))) == []
 
 
+def test_round_after_round_on_one_file_takes_in_what_is_new_and_tells_it(place: tuple[Path, Path]) -> None:
+    spools, database = place
+    writer = SpoolWriter(spools)
+    now = [100.0]
+    rounds: list[float] = []
+    collector = Collector(
+        spools, lambda: Catalog.open(database), clock=lambda: now[0], after_round=[lambda _, time: rounds.append(time)]
+    )
+    for number in range(4):
+        now[0] += 1.0
+        writer.handle(finding("inc-1", str(number)))
+        assert collector.run_once().fresh == 1
+    assert (collector.totals.records, collector.totals.failures, collector.totals.last_round) == (4, 0, 104.0)
+    assert rounds == [101.0, 102.0, 103.0, 104.0]
+    collector.close()
+    assert sequences(database) == ["0", "1", "2", "3"]
+
+
 def test_a_second_collector_is_refused_until_the_first_lets_go(place: tuple[Path, Path]) -> None:
     spools, database = place
     first = Collector(spools, lambda: Catalog.open(database))

@@ -111,6 +111,12 @@ def test_every_recording_rule_gives_numbers_and_no_rule_fails(run: Run) -> None:
     run.until(lambda: all(run.prometheus.query(name) for name in recorded), "a recording rule is empty")
 
 
+def test_the_collector_of_the_run_took_everything_in(run: Run) -> None:
+    assert run.engine.collector.totals.failures == 0
+    assert run.prometheus.query("checkengine_collector_failures_total == 0")
+    assert run.prometheus.query("checkengine_collector_records_total > 3")
+
+
 def test_a_fault_goes_through_prometheus_and_alertmanager_to_whoever_listens(run: Run) -> None:
     def told(bodies: list[dict[str, object]]) -> bool:
         return any(alert["labels"]["alertname"] == "CheckengineExactFault" for b in bodies for alert in b["alerts"])  # type: ignore[attr-defined,index]

@@ -106,7 +106,12 @@ class Soak:
         self.prefix_hits = sum(
             int(record.starts[record.handles == start.handle].sum() > 0) for record in records for start in record.begun
         )
-        names = ("steps", "asked", "aborted", "preempted", "prefix_hits")
+        if self.box.unlike:
+            raise RuntimeError(
+                f"{len(self.box.unlike)} messages do not come back from JSON, first {self.box.unlike[0]}"
+            )
+        self.messages = self.box.messages
+        names = ("steps", "asked", "aborted", "preempted", "prefix_hits", "messages")
         return {name: int(getattr(self, name)) for name in names}
 
     def _ask(self) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
+import vllm
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from checkengine.engine_shim.vllm.black_box import BlackBox
+from checkengine.engine_shim.vllm.messages import from_record, installed_types, to_record
 from checkengine.engine_shim.vllm.worker import Observer, ObservingWorker
 from checkengine.replay.bundle import write_bundle
 from checkengine.replay.capture import Capture
@@ -22,7 +26,25 @@ def write(capture: Capture) -> bool:
     return True
 
 
-BOX = BlackBox(write, RecorderSettings(undo_bytes=512 << 20), CaptureSettings(per_fault=100_000))
+class CheckingBox(BlackBox):
+    """Every message of vLLM's must come back from JSON as it was."""
+
+    messages = 0
+    unlike: list[str]
+
+    def before_step(self, worker: Any, scheduler_output: Any) -> None:
+        told = json.loads(json.dumps(to_record(scheduler_output, vllm.__version__)))
+        self.messages += 1
+        if (again := from_record(told, TYPES)) != scheduler_output:
+            self.unlike.append(repr(again)[:500])
+        super().before_step(worker, scheduler_output)
+
+
+TYPES = installed_types()
+BOX = CheckingBox(write, RecorderSettings(undo_bytes=512 << 20), CaptureSettings(per_fault=100_000))
+
+
+BOX.unlike = []
 
 
 class RecordingWorker(ObservingWorker, CPUWorker):  # type: ignore[misc]

@@ -21,10 +21,8 @@ from checkengine.replay.executor import CannotReplayError
 FORMAT = 1
 UNKNOWN = "checkengine_unknown"
 """Attribute of a message read from a record: its fields that the installed version does not have."""
-TYPE, SET, TUPLE, MAP, ARRAY, LEFT_OUT = "$type", "$set", "$tuple", "$map", "$array", "$left_out"
+TYPE, SET, TUPLE, MAP, ARRAY, ENUM, LEFT_OUT = "$type", "$set", "$tuple", "$map", "$array", "$enum", "$left_out"
 MOST_DEPTH = 32
-IGNORED = ("checkengine",)
-"""Ours: it travels on vLLM's messages."""
 
 
 def to_record(message: Any, version: str) -> dict[str, Any]:
@@ -34,7 +32,7 @@ def to_record(message: Any, version: str) -> dict[str, Any]:
 
 def plain(value: Any, depth: int) -> Any:
     if isinstance(value, enum.Enum):
-        return plain(value.value, depth)
+        return {ENUM: type(value).__name__, "value": plain(value.value, depth)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if not depth:
@@ -91,11 +89,17 @@ class Reader:
             SET: lambda told, depth: {self.value(item, depth - 1) for item in told[SET]},
             MAP: lambda told, depth: {self.value(k, depth - 1): self.value(v, depth - 1) for k, v in told[MAP]},
             ARRAY: lambda told, _: array(told),
+            ENUM: self._enumerated,
             LEFT_OUT: self._left_out,
         }
 
     def _left_out(self, told: Mapping[str, Any], depth: int) -> Any:
         raise ValueError(f"it holds a {told[LEFT_OUT]}, which the record does not tell")
+
+    def _enumerated(self, told: Mapping[str, Any], depth: int) -> Any:
+        if told[ENUM] not in self.types:
+            raise ValueError(f"the installed version has no {told[ENUM]}")
+        return self.types[told[ENUM]](told["value"])
 
     def _object(self, told: Mapping[str, Any], depth: int) -> Any:
         name = told[TYPE]
@@ -112,6 +116,15 @@ class Reader:
         if unknown:
             object.__setattr__(made, UNKNOWN, unknown)
         return made
+
+
+def installed_types() -> dict[str, type[Any]]:
+    """Of vLLM's messages and of what they hold. ImportError where vLLM is not installed, or keeps them elsewhere."""
+    from vllm import sampling_params
+    from vllm.v1.core.sched import output
+
+    found = {name: kind for module in (output, sampling_params) for name, kind in vars(module).items()}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type)}
 
 
 def says_nothing(told: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 
 import numpy as np
@@ -57,6 +58,22 @@ def test_a_field_that_decides_something_and_is_not_known_here_is_refused_as_cann
     with pytest.raises(CannotReplayError, match=r"vLLM 2\.0.*new_option") as caught:
         from_record(told, {"Later": Earlier})
     assert caught.value.exit_code == 125
+
+
+class Kind(enum.Enum):
+    FIRST = 1
+
+
+@dataclasses.dataclass
+class Named:
+    kind: Kind
+
+
+def test_an_enumerated_value_comes_back_as_what_it_was() -> None:
+    told = json.loads(json.dumps(to_record(Named(Kind.FIRST), "1")))
+    assert from_record(told, {"Named": Named, "Kind": Kind}) == Named(Kind.FIRST)
+    with pytest.raises(CannotReplayError, match="no Kind"):
+        from_record(told, {"Named": Named})
 
 
 @pytest.mark.parametrize(

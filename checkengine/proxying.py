@@ -136,7 +136,9 @@ def guard_makers(settings: GuardsSettings) -> GuardMakers:
     )
 
 
-def assemble_proxy(settings: Settings, router: Router | None = None) -> Proxy:
+def assemble_proxy(
+    settings: Settings, router: Router | None = None, registry: CollectorRegistry | None = None
+) -> Proxy:
     """Raises UserError where the settings name no upstream, or one that is none."""
     bus, book = EventBus(), IncidentBook()
     policy = Policy(settings.guards, settings.brake, book, publish=bus.publish, replica=replica_name())
@@ -146,7 +148,7 @@ def assemble_proxy(settings: Settings, router: Router | None = None) -> Proxy:
         disabled=lambda guard, reason: bus.publish(GuardDisabled(guard, reason, time())),
     )
     chosen = settings.proxy
-    registry = CollectorRegistry()
+    registry = registry or CollectorRegistry()
     metrics = Metrics(registry, __version__)
     bus.subscribe(metrics.handle, name="metrics")
     parts = ProxyParts(

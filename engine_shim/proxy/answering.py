@@ -10,13 +10,10 @@ from checkengine.engine_shim.proxy.client import Answer
 from checkengine.engine_shim.proxy.conversation import told_of_conversation
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.headers import header, to_client
+from checkengine.engine_shim.proxy.inspecting import Inspector
 from checkengine.engine_shim.proxy.judging import Note
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart
-from checkengine.engine_shim.proxy.requests import Operation
-from checkengine.engine_shim.proxy.responses import ResponseStreamWatch
 from checkengine.engine_shim.proxy.stopped import stopped_answer
-from checkengine.engine_shim.proxy.stream import EventFramer
-from checkengine.engine_shim.proxy.streaming import StreamWatch
 from checkengine.engine_shim.proxy.upstream import Ending, Outcome, RoutedRequest, Upstream
 from checkengine.engine_shim.proxy.watch import AnswerWatch
 from checkengine.engine_shim.proxy.whole import WholeAnswer
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from checkengine.engine_shim.proxy.exchange import Exchange
 
 logger = logging.getLogger("checkengine.proxy")
-Stream = StreamWatch | ResponseStreamWatch
 EVENTS, JSON = b"text/event-stream", b"application/json"
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 
@@ -47,7 +43,6 @@ class Answering:
         self._watch: AnswerWatch | None = None
         self._inherited = 0
         """Notes that are none of this attempt's."""
-        self._stream: Stream | None = None
         self._is_events = False
         self._request: RoutedRequest | None = None
         self._upstream: Upstream | None = None
@@ -216,71 +211,37 @@ class Answering:
                 return True
         body = b"".join(pieces)
         answer = WholeAnswer(self._watch, self._parts.settings)
-        try:
-            out = answer.read(body, may_retry=may_retry)
-        except Exception:
-            logger.exception("guards failed on an answer; it passes without them")
-            self._tell(self._parts.observer.unguarded, "failed")
-            out = body
+        out = answer.read_or_pass(body, may_retry=may_retry)
         if answer.retry is not None:
             self.ending = Ending.STOPPED
             return False
-        if not answer.is_read:
-            self._tell(self._parts.observer.unguarded, "unread")
+        if answer.passed:
+            self._tell(self._parts.observer.unguarded, answer.passed)
         await self._start(response, length=len(out), told=self._parts.settings.annotate != "off")
         await self._finish(out)
         return True
 
     async def _pass_events(self, response: Answer) -> None:
         assert self._watch is not None
-        facts = self._exchange.facts
-        framer = EventFramer(self._parts.settings.max_answer_bytes)
-        kind = ResponseStreamWatch if facts.operation is Operation.RESPONSE else StreamWatch
-        stream = kind(self._watch, self._parts.settings, facts.choices)
-        self._stream = stream
+        tell = self._parts.observer.unguarded
+        inspector = Inspector(self._watch, self._parts.settings, lambda reason: self._tell(tell, reason))
         if len(self._parts.router.upstreams()) == 1:
             await self._start(response)
+        out = b""
         while data := await self._next(response):
-            out = self._inspect(framer, stream, data)
+            out = inspector.push(data)
             if not self.sent:
                 await self._start(response)
-            if out:
-                await self._send(out)
-            if stream.is_over:
+            if inspector.is_over:
                 self.ending = Ending.STOPPED
                 response.close()
-                break
-            if self._stream is None:
-                return await self._rest(response)
-        else:
-            out = stream.end() + framer.end()
-            if not self.sent:
-                await self._start(response)
-            return await self._finish(out)
-        await self._finish()
-        return None
-
-    def _inspect(self, framer: EventFramer, stream: Stream, data: bytes) -> bytes:
-        """What to send in place of `data`. A fault of ours ends the guarding, and nothing else."""
-        events = framer.push(data)
-        out: list[bytes] = []
-        for number, event in enumerate(events):
-            try:
-                out.append(stream.push(event))
-            except Exception:
-                logger.exception("guards failed on a stream; it goes on without them")
-                self._unguarded("failed")
-                return b"".join([*out, *events[number:], framer.end()])
-            if stream.is_over:
-                break
-        if framer.is_too_long and not stream.is_over:
-            self._unguarded("event_too_long")
-            out.append(framer.end())
-        return out[0] if len(out) == 1 else b"".join(out)
-
-    def _unguarded(self, reason: str) -> None:
-        self._stream = None
-        self._tell(self._parts.observer.unguarded, reason)
+                return await self._finish(out)
+            if out:
+                await self._send(out)
+        out = inspector.end()
+        if not self.sent:
+            await self._start(response)
+        return await self._finish(out)
 
     async def _rest(self, response: Answer) -> None:
         while data := await self._next(response):

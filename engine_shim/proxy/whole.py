@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from checkengine.engine_shim.proxy.watch import AnswerWatch, ChoiceWatch
 from checkengine.guards.action import ActionKind
 from checkengine.guards.text import TextFinding
 
+logger = logging.getLogger("checkengine.proxy")
 PLACED_IN_TEXT = frozenset({"repetition.loop", "text.salad", "language.switch", "stop.ignored"})
 
 
@@ -27,17 +29,24 @@ class WholeAnswer:
     def __init__(self, watch: AnswerWatch, settings: ProxySettings) -> None:
         self.watch = watch
         self.retry: Note | None = None
-        self.is_read = True
+        self.passed = ""
+        """Why it passed without guards; empty where it did not."""
         self._reason = settings.finish_reason
         self._tell_all = settings.annotate == "body"
 
-    def read(self, body: bytes, *, may_retry: bool) -> bytes:
-        """The body to send: the same bytes, where nobody asked for more than observing."""
+    def read_or_pass(self, body: bytes, *, may_retry: bool = False) -> bytes:
+        """The body to send: the same bytes, where nobody asked for more than observing. Never raises."""
         try:
-            stops = self._stops(body, may_retry=may_retry)
+            return self._read(body, may_retry=may_retry)
         except NotReadError:
-            self.is_read = False
-            return body
+            self.passed = "unread"
+        except Exception:
+            logger.exception("guards failed on an answer; it passes without them")
+            self.passed = "failed"
+        return body
+
+    def _read(self, body: bytes, *, may_retry: bool) -> bytes:
+        stops = self._stops(body, may_retry=may_retry)
         if self.retry is not None:
             return body
         if stops:

@@ -35,6 +35,7 @@ from checkengine.dashboards.web.bundle_places import BundlePlaces, places
 from checkengine.dashboards.web.evidence import PiecesOf
 from checkengine.dashboards.web.headers import SecurityHeaders
 from checkengine.dashboards.web.hosts import HostCheck, names_of
+from checkengine.dashboards.web.lamp import lamp
 from checkengine.dashboards.web.live import Live
 from checkengine.dashboards.web.pages import PACKAGE, Pages
 from checkengine.dashboards.web.people import Person
@@ -78,7 +79,7 @@ def build_app(settings: DashboardSettings, given: Given) -> FastAPI:
     """Raises NoSignInError where it would let everybody in from elsewhere, TokenError for an unusable token file."""
     auth = Auth(settings, given.catalog, given.clock)
     parts = Parts(
-        Pages(auth),
+        Pages(auth, lamp(given.catalog, given.clock)),
         Access(auth, settings.requests_per_second),
         given.catalog,
         given.clock,

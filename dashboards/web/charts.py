@@ -99,7 +99,8 @@ def evidence_chart(points: Sequence[Point], threshold: float, words: str) -> Mar
     rule = f'<line class="rule" x1="{LEFT:g}" y1="{y(limit):.1f}" x2="{PLOT_WIDTH - 8:g}" y2="{y(limit):.1f}"/>'
     name = f'<text class="rule" x="{PLOT_WIDTH - 10:g}" y="{y(limit) - 4:.1f}" text-anchor="end">threshold</text>'
     return Markup(
-        f'<svg class="plot" role="img" aria-label="{escape(visible(words))}" viewBox="0 0 {PLOT_WIDTH:g} {PLOT_HEIGHT:g}">'
+        f'<svg class="plot" role="img" aria-label="{escape(visible(words))}" '
+        f'viewBox="0 0 {PLOT_WIDTH:g} {PLOT_HEIGHT:g}">'
         f'{ticks}{rule}{name}<polyline points="{line}"/>{marks}</svg>'
     )
 

@@ -95,7 +95,13 @@ def parts_of(facts: Facts, names: Mapping[str, str], content: bool) -> dict[str,
         "held": list(facts.held.items()),
     }
     renamed: dict[str, Any] = known_names(told, names)
+    # Many labels with long names hide the map.
+    renamed["slots"] = known_names(told["slots"], {keyed: short(name) for keyed, name in names.items()})
     return renamed
+
+
+def short(name: str) -> str:
+    return name if len(name) <= 20 else f"{name[:10]}…{name[-6:]}"
 
 
 def known_names(value: Any, names: Mapping[str, str]) -> Any:

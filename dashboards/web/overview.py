@@ -60,6 +60,11 @@ class GuardLine:
     braked: int
     would_have_stopped: int
 
+    @property
+    def loud(self) -> bool:
+        """Found something, or is not as it should be."""
+        return bool(self.day or self.off or self.braked or self.would_have_stopped)
+
 
 def headline(lines: list[Line], more: bool, fleet: list[Replica], last: float | None, now: float) -> Headline:
     """What an on-call engineer reads first."""
@@ -67,7 +72,8 @@ def headline(lines: list[Line], more: bool, fleet: list[Replica], last: float | 
     silent = [each for each in fleet if each.tone == "bad"]
     serving = sum(1 for each in fleet if each.state == "serving")
     heard = f"Last finding {words.age(last, now)}." if last is not None else "No finding so far."
-    detail = f"{words.count(serving, 'replica serves', 'replicas serve')}. {heard}" if fleet else heard
+    there = sum(1 for each in fleet if each.state != "gone")
+    detail = f"{serving} of {words.count(there, 'replica')} serving. {heard}" if there else heard
     if lines:
         number = (
             f"{len(lines)} or more incidents are" if more else words.count(len(lines), "incident is", "incidents are")
@@ -169,6 +175,7 @@ def router(pages: Pages, access: Access, catalog: Catalog, clock: Callable[[], f
             lines, fleet = lines_of(session, page.rows), replicas(session, now)
             last = session.scalar(sa.select(sa.func.max(FindingRow.time)))
             known = kept.get(lambda: traffic(session, now))
+            guards = guard_lines(session, fleet, now)
             lines.sort(key=lambda line: ("error", "warning", "info").index(line.severity))
             return {
                 "now": now,
@@ -176,7 +183,8 @@ def router(pages: Pages, access: Access, catalog: Catalog, clock: Callable[[], f
                 "lines": lines,
                 "more": page.next is not None,
                 "tiles": tiles(known, session, settings, now),
-                "guards": guard_lines(session, fleet, now),
+                "loud": [line for line in guards if line.loud],
+                "quiet": [line for line in guards if not line.loud],
                 "fleet": fleet,
                 "drifting": drifting(session, now),
             }

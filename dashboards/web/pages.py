@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -59,17 +60,21 @@ class Page:
     notes: tuple[str, ...]
     theme: str
     version: str
+    lamp: str
+    """good, warn or bad: of the whole service, on every page."""
     pages: tuple[tuple[str, str], ...] = PAGES
 
 
 class Pages:
-    def __init__(self, auth: Auth) -> None:
-        self.auth = auth
+    def __init__(self, auth: Auth, lamp: Callable[[], str] = lambda: "") -> None:
+        """`lamp` reads the catalog; it is asked once a page."""
+        self.auth, self._lamp = auth, lamp
 
     def answer(
         self, request: Request, template: str, person: Person, title: str, at: str, values: dict[str, Any]
     ) -> HTMLResponse:
-        page = Page(title, at, person, form_token(person), notes_of(request), theme_of(request), static_version())
+        theme, version = theme_of(request), static_version()
+        page = Page(title, at, person, form_token(person), notes_of(request), theme, version, self._lamp())
         return self.sent(request, HTMLResponse(render(template, {**values, "page": page})))
 
     def for_stranger(
@@ -78,7 +83,7 @@ class Pages:
         """To somebody who has not signed in."""
         key = self.auth.browser_key(request)
         field = form_token(Person("", Role.VIEWER, key))
-        page = Page(title, "", None, field, (), theme_of(request), static_version())
+        page = Page(title, "", None, field, (), theme_of(request), static_version(), "")
         return self.sent(request, HTMLResponse(render(template, {**values, "page": page}), status))
 
     def sent(self, request: Request, response: Any) -> Any:

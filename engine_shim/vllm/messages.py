@@ -114,7 +114,7 @@ class Reader:
         read = {field: self.value(value, depth - 1) for field, value in fields.items() if field in known}
         made = construct(kind, read)
         if unknown:
-            object.__setattr__(made, UNKNOWN, unknown)
+            put(made, UNKNOWN, unknown)
         return made
 
 
@@ -146,8 +146,15 @@ def construct(kind: type[Any], fields: Mapping[str, Any]) -> Any:
     private = {name: value for name, value in fields.items() if name.startswith("_")}
     made = kind(**{name: value for name, value in fields.items() if name not in private})
     for name, value in private.items():
-        object.__setattr__(made, name, value)
+        put(made, name, value)
     return made
+
+
+def put(made: Any, name: str, value: Any) -> None:
+    try:
+        setattr(made, name, value)
+    except dataclasses.FrozenInstanceError:
+        object.__setattr__(made, name, value)
 
 
 def array(told: Mapping[str, Any]) -> Any:

@@ -32,6 +32,8 @@ class Hardware:
     """Bytes a second at which one server gets KV out of a shared store: RDMA of 200 Gbit/s."""
     cache_tokens: int = 500_000
     """Prefix cache of one server: about 160 GB beside 141 GB of weights."""
+    store_tokens: int = 3_000_000
+    """What one server adds to a shared KV store: 1 TB of its memory."""
 
     def step(self, prefill: int, context: float, decodes: int, decode_context: int) -> float:
         """Seconds. `prefill` tokens with `context` token pairs of attention, and a token for each of `decodes`."""

@@ -98,7 +98,18 @@ class CanarySettings(Section):
     """Instead of the built-in ones: for models that speak no English or think aloud before they answer."""
 
 
+class UpstreamSettings(Section):
+    """`[[proxy.routing.upstreams]]`: an upstream with a name or a pool of its own."""
+
+    url: str = Field(min_length=1)
+    name: str | None = Field(None, min_length=1)
+    """In metrics, logs and the state file. Default: host and port."""
+    pool: str = Field("default", min_length=1)
+    """Upstreams of a pool stand in for each other. One that bears a model's name gets the requests for that model."""
+
+
 class RoutingSettings(Section):
+    upstreams: tuple[UpstreamSettings, ...] = ()
     lines: LineSettings = Field(default_factory=LineSettings)
     drain: DrainSettings = Field(default_factory=DrainSettings)
     canary: CanarySettings = Field(default_factory=CanarySettings)

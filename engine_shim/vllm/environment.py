@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +30,9 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
 }
 """Engine arguments that make a worker, and where a configuration holds them."""
 VARIABLES = ("VLLM_CPU_ATTN_SPLIT_KV", "VLLM_CPU_SGL_KERNEL", "VLLM_BATCH_INVARIANT", "VLLM_USE_FLASHINFER_SAMPLER")
+LOAD_FORMATS = ("auto", "hf", "safetensors")
+MOST = 1 << 31
+NAME = r"[A-Za-z0-9_.\-]{1,64}"
 DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "numpy")
 
 
@@ -55,8 +60,6 @@ def environment_of(config: Any) -> dict[str, Any]:
 
 def ground() -> dict[str, Any]:
     """What decides numbers beside the model and its settings."""
-    import os
-
     return {
         "libraries": {name: found for name in DISTRIBUTIONS if (found := installed(name))},
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -112,7 +115,27 @@ def engine_arguments(environment: Mapping[str, Any], directory: str) -> dict[str
             "records of tensor-parallel engines cannot be replayed yet: each rank holds a part only"
         )
     told = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
+    if bad := sorted(name for name, value in told.items() if not is_plausible(value)):
+        raise CannotReplayError(f"the record's engine settings {', '.join(bad)} are no settings of vLLM's")
+    if told.get("load_format", "auto") not in LOAD_FORMATS:
+        raise CannotReplayError(f"weights of load format {told['load_format']!r} are not loaded for a replay")
     longest, size = int(told.get("max_model_len", 1)), int(told.get("block_size") or 1)
     # vLLM wants room for one request of the greatest length; the replay's memory is its own.
     blocks = -(-longest // size) + 1
     return {**told, "model": directory, "num_gpu_blocks_override": blocks, "disable_log_stats": True}
+
+
+def is_plausible(value: object) -> bool:
+    """A record may come from a stranger: names and moderate numbers only."""
+    if isinstance(value, bool):
+        return True
+    if isinstance(value, int):
+        return 0 <= value <= MOST
+    return isinstance(value, str) and re.fullmatch(NAME, value) is not None
+
+
+def variables_of(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Those that a worker reads and that decide numbers; no others, whatever the record says."""
+    told = environment.get("variables", {})
+    given = {name: told.get(name) for name in VARIABLES} if isinstance(told, Mapping) else {}
+    return {name: value for name, value in given.items() if isinstance(value, str) and re.fullmatch(NAME, value)}

@@ -9,11 +9,20 @@ from typing import Any
 import torch
 
 from checkengine.engine_shim.models import ModelError, model_directory
-from checkengine.engine_shim.vllm.environment import engine_arguments, files_digest
+from checkengine.engine_shim.vllm.environment import engine_arguments, files_digest, variables_of
 from checkengine.engine_shim.vllm.numba_first import let_vllm_scan_llvmlite
 from checkengine.replay.executor import CannotReplayError, WeightsChangedError
 
-ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+ONE_PROCESS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # A bundle names its model, and may come from a stranger: nothing is fetched for it.
+    "HF_HUB_OFFLINE": "1",
+    # A replay's own output is on standard output.
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
 OURS = "CHECKENGINE_VLLM"
 """Switches our plugin on in engines that serve; a replay's worker is plain."""
 
@@ -42,7 +51,7 @@ def lone_worker(environment: Mapping[str, Any]) -> Any:
 def start(arguments: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[Any, Any]:
     os.environ.pop(OURS, None)
     os.environ.update({name: value for name, value in ONE_PROCESS.items() if name not in os.environ})
-    os.environ.update({str(name): str(value) for name, value in dict(environment.get("variables", {})).items()})
+    os.environ.update(variables_of(environment))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     set_threads(environment.get("threads"))
     let_vllm_scan_llvmlite()

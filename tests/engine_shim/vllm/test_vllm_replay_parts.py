@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkengine.engine_shim.vllm.environment import engine_arguments, files_digest
+from checkengine.engine_shim.vllm.environment import engine_arguments, files_digest, variables_of
 from checkengine.engine_shim.vllm.generator import GeneratorRing, pack_states, unpack_states
 from checkengine.engine_shim.vllm.sampling import parameters_from, sampling_of, stop_tokens_of
 from checkengine.engine_shim.vllm.step_messages import compact, rows_of
@@ -158,3 +158,26 @@ def test_the_digest_of_weight_files_tells_a_changed_byte(tmp_path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"weightz")
     assert files_digest(str(tmp_path)) != before
     assert files_digest("org/name") is None
+
+
+SETTINGS = {"dtype": "float32", "max_model_len": 100, "block_size": 32, "enforce_eager": True}
+
+
+def test_a_record_makes_the_worker_that_it_came_from() -> None:
+    made = engine_arguments({"settings": SETTINGS}, "folder")
+    assert made == {**SETTINGS, "model": "folder", "num_gpu_blocks_override": 5, "disable_log_stats": True}
+
+
+@pytest.mark.parametrize(
+    "strange", [{"dtype": "a b"}, {"max_model_len": 1 << 40}, {"block_size": [1]}, {"load_format": "runai_streamer"}]
+)
+def test_a_strangers_record_sets_nothing_that_is_no_setting(strange: dict[str, object]) -> None:
+    with pytest.raises(CannotReplayError):
+        engine_arguments({"settings": {**SETTINGS, **strange}}, "folder")
+    assert "hf_overrides" not in engine_arguments({"settings": {**SETTINGS, "hf_overrides": "x"}}, "folder")
+
+
+def test_a_strangers_record_sets_no_variable_but_those_that_decide_numbers() -> None:
+    told = {"VLLM_CPU_ATTN_SPLIT_KV": "0", "LD_PRELOAD": "/tmp/x.so", "VLLM_BATCH_INVARIANT": "$(sh)"}
+    assert variables_of({"variables": told}) == {"VLLM_CPU_ATTN_SPLIT_KV": "0"}
+    assert variables_of({"variables": [1]}) == {}

@@ -38,7 +38,7 @@ class Attention:
                 index = self._index[id(layer)]
                 for row, (first, last) in enumerate(row_spans(metadata)):
                     exact = self._exact_row(cache, index, query[first:last], metadata, row)
-                    output[first:last] = exact.view(output[first:last].shape).to(output.dtype)
+                    output[first:last] = exact.reshape(output[first:last].shape).to(output.dtype)
             return output
 
         with self._instead(forward):
@@ -80,7 +80,7 @@ class Attention:
             layer=index,
             row=row,
             kernel=kernel,
-            query=query[first:last].view(last - first, impl.num_heads, impl.head_size).clone(),
+            query=query[first:last].reshape(last - first, impl.num_heads, impl.head_size).clone(),
             keys=pages["key"],
             values=pages["value"],
             blocks=blocks,

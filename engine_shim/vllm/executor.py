@@ -138,7 +138,7 @@ class VllmExecutor:
             spans = row_spans(metadata)
             for row in rows:
                 call = self._attention.call_of(layer, row, query, metadata, pages, memory.blocks, KERNEL)
-                found.append((call, output[slice(*spans[row])].view(call.query.shape).clone()))
+                found.append((call, output[slice(*spans[row])].reshape(call.query.shape).clone()))
 
         with self._attention.watched(seen):
             self._execute(step, memory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -37,9 +37,9 @@ class WorkerListener(Protocol):
 class Observer:
     """The state that an observing worker keeps. No call of it raises."""
 
-    def __init__(self, level: Level | None, listeners: list[WorkerListener] | None = None) -> None:
+    def __init__(self, level: Level | None, listeners: Sequence[WorkerListener] = ()) -> None:
         self.level = level
-        self.listeners = list(listeners or ())
+        self.listeners = list(listeners)
         self.measures = True
         """False leaves logits alone; listeners go on."""
         self.cpu_seconds = 0.0

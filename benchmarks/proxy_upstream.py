@@ -154,7 +154,8 @@ async def pace(streams: set[_Stream]) -> None:
 
 
 async def serve() -> None:
-    texts, streams = _Texts(), set()
+    texts = _Texts()
+    streams: set[_Stream] = set()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Mock(texts, streams), "127.0.0.1", 0, backlog=4096)
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)

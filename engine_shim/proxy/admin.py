@@ -108,7 +108,7 @@ class AdminApp:
         body = b""
         while True:
             message = await receive()
-            body += message.get("body", b"")
+            body += bytes(message.get("body", b""))
             if len(body) > MOST_BODY:
                 raise ProxyError(413, "the body is too large", "body_too_large", INVALID)
             if not message.get("more_body", False):

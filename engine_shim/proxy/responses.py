@@ -111,11 +111,11 @@ class ResponseStreamWatch:
 
     def _incomplete(self, note: Note) -> bytes:
         name = "response.incomplete"
-        ended = {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}
+        ended: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}
         if not self._response.get("output") and self._said:
             content = [{"type": "output_text", "text": "".join(self._said), "annotations": []}]
             item = {"id": "msg_stopped", "type": "message", "role": "assistant", "status": "incomplete"}
-            ended["output"] = [item | {"content": content}]  # type: ignore[assignment]
+            ended["output"] = [item | {"content": content}]
         response = self._response | ended | {actions.FIELD: actions.extension([note])}
         return as_event({"type": name, "sequence_number": self._number + 1, "response": response}, name)
 

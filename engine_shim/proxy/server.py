@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from checkengine.engine_shim.proxy.app import ProxyApp
 from checkengine.engine_shim.proxy.errors import INVALID, ProxyError
@@ -54,7 +54,7 @@ def protocol_of(max_header_bytes: int) -> type[HttpToolsProtocol]:
                 self.transport.close()
                 return
             error = getattr(self, "refused", None) or ProxyError(400, "no valid HTTP request", "bad_request", INVALID)
-            status = uvicorn.protocols.http.httptools_impl.STATUS_LINE[error.status]
+            status = STATUS_LINE[error.status]
             head = b"".join(name + b": " + value + b"\r\n" for name, value in error.headers())
             self.transport.write(status + head + b"connection: close\r\n\r\n" + error.body())
             self.transport.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from pydantic import ValidationError
 from checkengine import __version__
 from checkengine.assemble import EngineShim, embed
 from checkengine.config import Settings, load_settings
+from checkengine.dashboards.collector import Totals
 from checkengine.dashboards.limits import NO_LIMIT, PhysicalLimit
 from checkengine.dashboards.metrics import LiveNumbers, Metrics
-from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
+from checkengine.dashboards.traces import CountedExporter, RequestTraces, otlp_exporter, tracer_provider
 from checkengine.engine_shim.engine.observer import RequestEnd, RequestStart
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.engine.runtime import EngineRuntime
@@ -50,6 +52,14 @@ class Served:
             close()
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the rest of the process tells metrics."""
+
+    collector: Totals | None = None
+    notifications: Sequence[Callable[[], Mapping[tuple[str, str], int]]] = ()
+
+
 class ServerObserver:
     """Tells metrics and traces what the server's runtime tells."""
 
@@ -74,20 +84,19 @@ def assemble_server(
     settings = load_settings(config)
     chosen = _server_settings(settings, host, port)
     directory = model_directory(model)
-    exporters = [otlp_exporter(endpoint)] if (endpoint := settings.traces.otlp_endpoint) else []
+    exporters = [CountedExporter(otlp_exporter(endpoint))] if (endpoint := settings.traces.otlp_endpoint) else []
     provider = tracer_provider(__version__, exporters)
     loaded, tokenizer = _load(directory, settings)
     engine, shim = embed(loaded, tokenizer, settings)
     assert shim is not None
     limit = physical_limit(loaded)
     name = served_name(model, directory)
-    served = build_server(engine, shim, tokenizer, chosen, name=name, provider=provider, limit=limit)
-    if settings.spool.enabled:
+    collector = CollectorThread(settings) if settings.spool.enabled else None
+    told = Told(collector.totals if collector is not None else None, [each.notifications for each in exporters])
+    served = build_server(engine, shim, tokenizer, chosen, name=name, provider=provider, limit=limit, told=told)
+    if collector is not None:
         # Closed after the shim, whose last records it still collects.
-        collector = CollectorThread(settings)
         served.closers.append(collector.close)
-        if collector.totals is not None:
-            served.metrics.add_live(LiveNumbers(collector=lambda: collector.totals))
     served.closers.append(provider.shutdown)
     return served
 
@@ -102,6 +111,7 @@ def build_server(
     provider: TracerProvider,
     registry: CollectorRegistry | None = None,
     limit: PhysicalLimit = NO_LIMIT,
+    told: Told | None = None,
 ) -> Served:
     """The app with its listeners, over an engine whose shim is in place. `name` is the model's, as clients call it."""
     assembly = shim.assembly
@@ -111,7 +121,7 @@ def build_server(
     assembly.bus.subscribe(metrics.handle, name="metrics")
     # At once: on a queue a finding could come after its request's span has ended, and be lost. They are rare.
     assembly.bus.subscribe_sync(traces.handle, name="traces")
-    metrics.add_live(_live_numbers(engine, shim))
+    metrics.add_live(_live_numbers(engine, shim, told or Told()))
     runtime = EngineRuntime(
         engine,
         warm_up=lambda: warm_up(engine),
@@ -147,9 +157,11 @@ def warm_up(engine: Any) -> None:
         engine.step()
 
 
-def _live_numbers(engine: Any, shim: EngineShim) -> LiveNumbers:
+def _live_numbers(engine: Any, shim: EngineShim, told: Told) -> LiveNumbers:
     assembly = shim.assembly
     recorder, pipeline, writer = assembly.recorder, assembly.pipeline, assembly.writer
+    spool, totals = assembly.spool, told.collector
+    notifications = [*told.notifications, *([assembly.telling.notifications] if assembly.telling is not None else [])]
     return LiveNumbers(
         engine=lambda: engine.stats,
         recorder_dropped=(lambda: recorder.dropped) if recorder is not None else None,
@@ -159,7 +171,9 @@ def _live_numbers(engine: Any, shim: EngineShim) -> LiveNumbers:
         guards_braked=lambda: {name: assembly.policy.braked(name) for name in pipeline.states()},
         would_have_stopped=lambda: with_zeros(assembly.policy.would_have_stopped(), pipeline.states()),
         incidents_open=lambda: sum(incident.open for incident in assembly.book.incidents(time.time())),
-        spool_dropped=(lambda: spool.dropped) if (spool := assembly.spool) is not None else None,
+        spool_dropped=(lambda: spool.dropped) if spool is not None else None,
+        notifications=(lambda: dict(ChainMap(*(dict(each()) for each in notifications)))) if notifications else None,
+        collector=(lambda: totals) if totals is not None else None,
         captures=writer.counts.outcomes if writer is not None else None,
         capture_levels=writer.counts.levels if writer is not None else None,
         reproducers=assembly.reproducers.outcomes if assembly.reproducers is not None else None,

@@ -256,7 +256,7 @@ class Metrics:
         if not folder:
             return self.registry
         together = CollectorRegistry()
-        MultiProcessCollector(together, folder)
+        MultiProcessCollector(together, folder)  # type: ignore[no-untyped-call]
         for collector in self._live:
             together.register(collector)
         return together

@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "faults": ("corpus_faults", "corpus_figures"),
     "audit": ("audit", "audit_figures"),
     "routing": ("routing", "routing_figures"),
+    "store": ("store", "store_figures"),
     "detectors": ("detectors.run", "detector_figures"),
     "vllm": ("vllm_overhead", "vllm_figures"),
     "vllm-replay": ("vllm_replay", "vllm_replay_figures"),
@@ -38,7 +39,7 @@ VLLM, VLLM_REPLAY = "vllm", "vllm-replay"
 """Need vLLM in the environment, and minutes: not among all."""
 READ_DATA = ("tokens", "routing")
 DETECTORS = "detectors"
-HAVE_SLICES = (DETECTORS, "faults", "routing", VLLM)
+HAVE_SLICES = (DETECTORS, "faults", "store", "routing", VLLM)
 
 
 @app.command()

@@ -27,7 +27,7 @@ def insert_new(
     if not rows:
         return []
     columns = sa.inspect(table).local_table.columns
-    keys = [columns[name] for name in returning] or list(sa.inspect(table).primary_key)
+    keys: list[Any] = [columns[name] for name in returning] or list(sa.inspect(table).primary_key)
     made = statement(session, table).on_conflict_do_nothing().returning(*keys)
     connection = session.connection()
     if len(rows) == 1:

@@ -152,7 +152,7 @@ def audit_log(
     return list(session.scalars(query.where(AuditRow.id < before) if before else query))
 
 
-def active(*conditions: sa.ColumnElement[bool]) -> sa.Select[tuple[MuteRow]]:
+def active(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return sa.select(MuteRow).where(MuteRow.lifted.is_(None), *conditions)
 
 

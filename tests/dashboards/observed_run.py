@@ -28,7 +28,7 @@ from checkengine.guards.drift import DriftGuard
 from checkengine.guards.settings import DriftSettings
 from checkengine.physical_limit import physical_limit
 from checkengine.replay.catalog import Catalog
-from checkengine.serving import build_server
+from checkengine.serving import Told, build_server
 
 SECRET = "whsec_" + "YWJj" * 8
 BODY = {"model": "tiny", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
@@ -62,19 +62,15 @@ class ObservedEngine:
         assert shim is not None
         self.shim = shim
         limit = physical_limit(model)
-        self._served = build_server(
-            engine, shim, tokenizer, settings.server, name="tiny", provider=TracerProvider(), limit=limit
-        )
-        self.metrics = self._served.metrics
         self.collector = Collector(settings.spool.directory, lambda: Catalog.open(settings.catalog.url))
         self.webhooks = Webhooks([Receiver.parse("test", webhook, [SECRET])], allowed=allowed)
-        shim.assembly.bus.subscribe(self.webhooks.handle, name="webhooks")
-        self.metrics.add_live(
-            LiveNumbers(
-                collector=lambda: self.collector.totals,
-                notifications=lambda: {("webhook", outcome): n for outcome, n in self.webhooks.counts.items()},
-            )
+        counts = self.webhooks.counts
+        told = Told(self.collector.totals, [lambda: {("webhook", outcome): n for outcome, n in counts.items()}])
+        self._served = build_server(
+            engine, shim, tokenizer, settings.server, name="tiny", provider=TracerProvider(), limit=limit, told=told
         )
+        self.metrics = self._served.metrics
+        shim.assembly.bus.subscribe(self.webhooks.handle, name="webhooks")
         local = {"base_url": "http://127.0.0.1:8000", "client": ("127.0.0.1", 50000)}
         self._client = TestClient(self._served.app, **local)
         self._client.__enter__()

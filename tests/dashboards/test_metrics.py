@@ -288,6 +288,13 @@ def test_names_follow_prometheus_own_rules(metrics: Metrics) -> None:
             assert family.name.endswith("_seconds")
 
 
+def test_no_metric_stands_in_the_exposition_twice(metrics: Metrics) -> None:
+    live(metrics, engine=lambda: NUMBERS, collector=Totals, notifications=lambda: {("webhook", "failed"): 1})
+    metrics.handle(raised())
+    samples = [line.rpartition(" ")[0] for line in metrics.exposition()[0].decode().splitlines() if line[0] != "#"]
+    assert len(samples) == len(set(samples))
+
+
 def test_in_multiprocess_mode_one_process_answers_for_all(tmp_path: Path) -> None:
     program = """
 import os, sys

@@ -189,6 +189,8 @@ class Judge:
         shown = case.convicting
         if shown is None:
             return verdict
+        if not any(step is shown.step for step in window.steps):
+            window = case.bench.window  # It was convicted among all rows as they were.
         outcome = gate.check(window, shown.step, shown.fill, shown.bits)
         case.add(outcome.result())
         if outcome.repeats is not False:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,10 @@ import transformers
 from checkengine.benchmarks.corpus_persistence import judge_seeded, seeded_case
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.faults import OverRead, build_faults
+from checkengine.engine_shim.faults.blind import BLIND_FAULTS, STRIKES, requests_of, settings_of
+from checkengine.guards.finding import Finding, Severity
+from checkengine.replay.investigate import investigate
+from checkengine.replay.judge.gate import GateOutcome
 from checkengine.replay.judge.inputs import try_inputs
 from checkengine.replay.judge.judge import Judge
 from checkengine.replay.judge.trial import Bench
@@ -20,6 +25,7 @@ from checkengine.replay.judge.verdict import VerdictKind
 from checkengine.replay.playback import Playback
 from checkengine.replay.windows import build_window
 from checkengine.selftest_recording import record_run
+from checkengine.tiny import tiny_model
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_executor import executor_over, serve
@@ -102,6 +108,33 @@ def test_the_judge_names_an_over_read_under_multi_head_latent_attention() -> Non
     assert (verdict.kind, verdict.fault_class) == (VerdictKind.CODE_DEFECT, "over-read"), verdict.sentence
     assert verdict.layers == (1,)
     assert capture.memory.tensors["kv0.key"].shape[-1] != capture.memory.tensors["kv0.value"].shape[-1]
+
+
+class NotedGate:
+    """In place of fresh processes: notes which window and step it is asked to repeat."""
+
+    def check(self, window, step, fill, expected):
+        assert any(each is step for each in window.steps)
+        self.involved, self.bits = step.involved, expected
+        return GateOutcome(step, False, runs=1, processes=1)
+
+
+def test_a_step_convicted_among_all_rows_as_they_were_is_repeated_among_them() -> None:
+    strike = STRIKES["forked_prefix"]
+
+    def wanted(record):
+        return (record.handles.tolist(), record.step) if record.step == 1 else None
+
+    faults, requests = [BLIND_FAULTS["forked_prefix"](**strike.parameters)], requests_of(strike.workload)
+    engine, (capture,) = record_run(tiny_model(), requests, wanted, faults, settings_of(strike))
+    handle = next(handle for handle, start in capture.window.starts.items() if start.name == "r2")
+    finding = Finding("test.planted", "r2", Severity.WARNING, 1, 0, "test")
+    one, gate = replace(capture, involved=frozenset({handle}), findings=(finding,)), NotedGate()
+    verdict = investigate(one, executor_over(engine), None, gate=gate).verdict
+    assert (verdict.kind, verdict.fault_class) == (VerdictKind.CODE_DEFECT, "another sequence's page")
+    assert [test.passed for test in verdict.tests if test.name in ("all rows", "gate")] == [False, True]
+    assert gate.involved.sum() == 1
+    assert gate.bits
 
 
 def latent_model():

@@ -116,7 +116,7 @@ def build_server(
     """The app with its listeners, over an engine whose shim is in place. `name` is the model's, as clients call it."""
     assembly = shim.assembly
     engine.guard_stop_reason = settings.finish_reason
-    traces = RequestTraces(provider)
+    traces = RequestTraces(provider, shim.assembly.settings.traces.convention)
     metrics = Metrics(registry or CollectorRegistry(), __version__, trace_of=traces.trace_of, limit=limit)
     assembly.bus.subscribe(metrics.handle, name="metrics")
     # At once: on a queue a finding could come after its request's span has ended, and be lost. They are rare.

@@ -1,15 +1,17 @@
 """One OpenTelemetry span for each request, with the gen_ai.* attributes and without any content.
 
-The conventions are in development (github.com/open-telemetry/semantic-conventions-genai, moved there 2026-05-05):
-all names stand in this file, so that a change of theirs is a change here. A finding becomes the event
-`gen_ai.evaluation.result` on the span of its request.
+A request has children of its own: tokenise, prefill (from its arrival to the first token: queue, look-up in the prefix
+cache and prefill), decode, and a capture where one was written of it. A finding becomes the event
+`gen_ai.evaluation.result` on the span of its request: what the guard says; what was done is an event of its own. Names
+are those of `conventions`.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
@@ -17,16 +19,20 @@ from typing import Protocol
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace import TracerProvider as AnyProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from checkengine.dashboards.conventions import CONVENTIONS, EVALUATION, Version
 from checkengine.guards.errors import UserError
-from checkengine.guards.events import ActionTaken, Event, FindingRaised
+from checkengine.guards.events import ActionTaken, BundleWritten, Event, FindingRaised
 
 log = logging.getLogger("checkengine.traces")
 MAX_OPEN_SPANS = 100_000
+MOST_INCIDENTS = 1000
+SCORES = ("score", "log_evidence", "probability", "p_value", "nan", "count")
+"""Names under which evidence holds the number that a guard judged by, the best first."""
 RECENT = 10_000
 """Sequences whose trace id is remembered: metrics and records of a request come after its span has ended."""
 
@@ -92,31 +98,44 @@ class End(Protocol):
 class _Open:
     span: Span
     sequences: tuple[str, ...]
+    arrived: float
+    """Unix seconds."""
 
 
 class RequestTraces:
     """Thread-safe: requests start and end on the server's loop, findings come from another thread."""
 
-    def __init__(self, provider: AnyProvider) -> None:
+    def __init__(
+        self, provider: AnyProvider, version: Version = "latest", clock: Callable[[], float] = time.time
+    ) -> None:
+        """`clock` gives Unix seconds."""
         self._tracer: Tracer = provider.get_tracer("checkengine")
+        self._convention, self._clock = CONVENTIONS[version], clock
         self._propagator = TraceContextTextMapPropagator()
         self._lock = Lock()
         self._by_request: dict[str, _Open] = {}
         self._by_sequence: dict[str, Span] = {}
         self._recent: OrderedDict[str, str] = OrderedDict()
+        self._struck: OrderedDict[str, tuple[Span, float]] = OrderedDict()
+        """By incident, the span of its first sequence, and when the finding came."""
 
     def started(self, start: Start) -> None:
         """Open a span, as a child of the client's where it sent a traceparent."""
         if len(self._by_request) >= MAX_OPEN_SPANS:
             return
+        now = self._clock()
+        begun = now - getattr(start, "tokenise_seconds", 0.0)
         span = self._tracer.start_span(
             f"{start.operation} {start.model}",
             context=self._propagator.extract(start.traceparent),
             kind=SpanKind.SERVER,
-            attributes=request_attributes(start),
+            attributes=self._convention.attributes(request_attributes(start)),
+            start_time=nanoseconds(begun),
         )
+        if begun < now:
+            self._child(span, "tokenise", begun, now)
         with self._lock:
-            self._by_request[start.request] = _Open(span, start.sequences)
+            self._by_request[start.request] = _Open(span, start.sequences, now)
             self._by_sequence.update(dict.fromkeys(start.sequences, span))
             self._remember(start.sequences, span)
 
@@ -126,24 +145,64 @@ class RequestTraces:
             for name in known.sequences if known else ():
                 self._by_sequence.pop(name, None)
         if known is not None:
-            _finish(known.span, end)
+            self._phases(known, end)
+            known.span.set_attributes(self._convention.attributes(end_attributes(end)))
+            if end.error is not None:
+                known.span.set_status(Status(StatusCode.ERROR, end.error))
+            known.span.end(nanoseconds(self._clock()))
 
     def handle(self, event: Event) -> None:
         """Event of the bus: findings and actions on sequences whose request is still open."""
         if isinstance(event, FindingRaised):
             if span := self._span_of(event.finding.sequence):
-                span.add_event("gen_ai.evaluation.result", finding_attributes(event), int(event.time * 1e9))
+                self._remember_incident(event, span)
+                attributes = self._convention.attributes(finding_attributes(event))
+                span.add_event(self._convention.name(EVALUATION), attributes, nanoseconds(event.time))
+        elif isinstance(event, BundleWritten):
+            self._capture(event)
         elif isinstance(event, ActionTaken) and (span := self._span_of(event.action.sequence)):
             attributes = {
                 "checkengine.action": event.action.kind.value,
                 "checkengine.finding.kind": event.action.finding,
                 "checkengine.incident.id": event.action.incident,
             }
-            span.add_event("checkengine.action", attributes, int(event.time * 1e9))
+            span.add_event("checkengine.action", attributes, nanoseconds(event.time))
 
     @property
     def open_spans(self) -> int:
         return len(self._by_request)
+
+    def _phases(self, known: _Open, end: End) -> None:
+        """From its arrival to the first token, and from there to the end."""
+        if end.ttft_seconds is None:
+            return
+        first, now = known.arrived + end.ttft_seconds, self._clock()
+        self._child(known.span, "prefill", known.arrived, first, {"checkengine.cached_tokens": end.cached_tokens})
+        self._child(known.span, "decode", first, max(first, now), {"checkengine.output_tokens": end.output_tokens})
+
+    def _remember_incident(self, event: FindingRaised, span: Span) -> None:
+        with self._lock:
+            if event.primary and event.incident and event.incident not in self._struck:
+                self._struck[event.incident] = (span, event.time)
+            if len(self._struck) > MOST_INCIDENTS:
+                self._struck.popitem(last=False)
+
+    def _capture(self, event: BundleWritten) -> None:
+        """From the finding to the bundle on the disk; the request itself may have ended meanwhile."""
+        with self._lock:
+            known = self._struck.get(event.incident)
+        if known is not None:
+            span, begun = known
+            words: dict[str, AttributeValue] = {"checkengine.bundle.id": event.bundle}
+            self._child(span, "capture", begun, event.time, words | {"checkengine.incident.id": event.incident})
+
+    def _child(
+        self, span: Span, name: str, begin: float, end: float, attributes: Mapping[str, AttributeValue] | None = None
+    ) -> None:
+        child = self._tracer.start_span(
+            name, set_span_in_context(span), start_time=nanoseconds(begin), attributes=dict(attributes or {})
+        )
+        child.end(nanoseconds(end))
 
     def trace_of(self, sequence: str) -> str:
         """Trace id of a sequence whose request is open or ended lately; empty where its span is not sampled."""
@@ -160,6 +219,10 @@ class RequestTraces:
     def _span_of(self, sequence: str) -> Span | None:
         with self._lock:
             return self._by_sequence.get(sequence)
+
+
+def nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
 
 
 def request_attributes(start: Start) -> dict[str, AttributeValue]:
@@ -193,24 +256,32 @@ def finding_attributes(event: FindingRaised) -> dict[str, AttributeValue]:
         "checkengine.finding.token": finding.token,
         "checkengine.incident.id": event.incident,
     }
+    if (score := score_of(finding.evidence)) is not None:
+        attributes["gen_ai.evaluation.score.value"] = score
     attributes.update({f"checkengine.evidence.{name}": value for name, value in finding.evidence.items()})
     return attributes
 
 
-def _finish(span: Span, end: End) -> None:
-    span.set_attribute("gen_ai.response.finish_reasons", list(end.finish_reasons))
-    span.set_attribute("gen_ai.usage.input_tokens", end.prompt_tokens)
-    span.set_attribute("gen_ai.usage.output_tokens", end.output_tokens)
-    span.set_attribute("gen_ai.usage.cache_read.input_tokens", end.cached_tokens)
+def score_of(evidence: Mapping[str, float | int | bool]) -> float | None:
+    """The number that the guard judged by, where it names one."""
+    values = (evidence.get(name) for name in SCORES)
+    return next((float(value) for value in values if isinstance(value, int | float)), None)
+
+
+def end_attributes(end: End) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        "gen_ai.response.finish_reasons": list(end.finish_reasons),
+        "gen_ai.usage.input_tokens": end.prompt_tokens,
+        "gen_ai.usage.output_tokens": end.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": end.cached_tokens,
+    }
     if end.ttft_seconds is not None:
-        span.set_attribute("gen_ai.response.time_to_first_chunk", end.ttft_seconds)
+        attributes["gen_ai.response.time_to_first_chunk"] = end.ttft_seconds
     if end.note is not None:
-        span.set_attribute("checkengine.finding.kind", end.note.kind)
-        span.set_attribute("checkengine.incident.id", end.note.incident)
+        attributes |= {"checkengine.finding.kind": end.note.kind, "checkengine.incident.id": end.note.incident}
     if end.error is not None:
-        span.set_attribute("error.type", end.error)
-        span.set_status(Status(StatusCode.ERROR, end.error))
-    span.end()
+        attributes["error.type"] = end.error
+    return attributes
 
 
 def tracer_provider(version: str, exporters: Sequence[SpanExporter]) -> TracerProvider:

@@ -22,6 +22,8 @@ class RequestStart:
     """As `SamplingParameters.model_dump()`, without stop strings."""
     traceparent: Mapping[str, str] = field(default_factory=dict)
     """W3C trace context headers of the client, if any."""
+    tokenise_seconds: float = 0.0
+    """Spent before this was told."""
 
 
 @dataclass(frozen=True, slots=True)

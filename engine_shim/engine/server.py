@@ -51,14 +51,16 @@ class Service:
 
     async def chat(self, request: Request, body: ChatBody) -> Response:
         self.require_model(body.model)
+        began = time.perf_counter()
         tokens = chat_tokens(self.tokenizer, body)
-        return await self._generate(request, body, "chat", [tokens])
+        return await self._generate(request, body, "chat", [tokens], time.perf_counter() - began)
 
     async def complete(self, request: Request, body: CompletionBody) -> Response:
         self.require_model(body.model)
         vocabulary = len(self.tokenizer)
+        began = time.perf_counter()
         prompts = [completion_tokens(self.tokenizer, prompt, vocabulary) for prompt in body.prompts]
-        return await self._generate(request, body, "completion", prompts)
+        return await self._generate(request, body, "completion", prompts, time.perf_counter() - began)
 
     def models(self) -> list[dict[str, Any]]:
         return [
@@ -80,7 +82,9 @@ class Service:
                 code="model_not_found",
             )
 
-    async def _generate(self, request: Request, body: SamplingBody, kind: Kind, prompts: list[list[int]]) -> Response:
+    async def _generate(
+        self, request: Request, body: SamplingBody, kind: Kind, prompts: list[list[int]], tokenise_seconds: float
+    ) -> Response:
         self._require_capacity(body, prompts)
         identity = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{uuid.uuid4().hex}"
         requests = self._engine_requests(body, kind, identity, prompts)
@@ -94,6 +98,7 @@ class Service:
             stream=bool(body.stream),
             sampling=requests[0].sampling.model_dump(exclude={"stop", "stop_token_ids"}),
             traceparent=trace_headers(request.headers),
+            tokenise_seconds=tokenise_seconds,
         )
         run = await start_run(self.runtime, self.runtime.observer, start, answer)
         return EventStream(run, body.wants_usage) if body.stream else await run.whole(request)

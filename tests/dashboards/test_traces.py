@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.trace import SpanKind, StatusCode
 
-from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
+from checkengine.dashboards.traces import CountedExporter, RequestTraces, otlp_exporter, tracer_provider
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.errors import UserError
-from checkengine.guards.events import ActionTaken, FindingRaised, GuardDisabled
+from checkengine.guards.events import ActionTaken, BundleWritten, FindingRaised, GuardDisabled
 from checkengine.guards.finding import Finding, Severity
 
 
@@ -58,8 +59,22 @@ def end(**changes: Any) -> Any:
 
 
 def only(exporter: InMemorySpanExporter) -> ReadableSpan:
-    (span,) = exporter.get_finished_spans()
+    """The request's; its phases are spans of their own."""
+    (span,) = [span for span in exporter.get_finished_spans() if span.kind is SpanKind.SERVER]
     return span
+
+
+def children(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    request = only(exporter)
+    found = {span.name: span for span in exporter.get_finished_spans() if span is not request}
+    assert all(span.parent is not None and span.parent.span_id == request.context.span_id for span in found.values())
+    return found
+
+
+def seconds(span: ReadableSpan) -> tuple[float, float]:
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return span.start_time / 1e9, span.end_time / 1e9
 
 
 def test_a_request_is_one_span_with_the_conventions_attributes(
@@ -88,6 +103,95 @@ def test_a_request_is_one_span_with_the_conventions_attributes(
         "gen_ai.response.time_to_first_chunk": 0.25,
     }
     assert span.status.status_code is StatusCode.UNSET
+
+
+def test_a_request_has_a_child_for_each_of_its_phases(exporter: InMemorySpanExporter) -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    now = [1000.0]
+    traces = RequestTraces(provider, clock=lambda: now[0])
+    traces.started(start(tokenise_seconds=0.5))
+    found = Finding("logits.nonfinite", "chatcmpl-1-0", Severity.ERROR, 7, 3, "nonfinite")
+    traces.handle(FindingRaised(found, "inc-1", 1001.0, True))
+    now[0] = 1002.0
+    traces.ended(end())
+    traces.handle(BundleWritten("b-1", "inc-1", "/nowhere", 1005.0))
+    traces.handle(BundleWritten("b-2", "inc-other", "/nowhere", 1005.0))
+    phases = children(exporter)
+    assert {name: seconds(span) for name, span in phases.items()} == {
+        "tokenise": (999.5, 1000.0),
+        "prefill": (1000.0, 1000.25),
+        "decode": (1000.25, 1002.0),
+        "capture": (1001.0, 1005.0),
+    }
+    assert seconds(only(exporter)) == (999.5, 1002.0)
+    assert dict(phases["capture"].attributes or {}) == {
+        "checkengine.bundle.id": "b-1",
+        "checkengine.incident.id": "inc-1",
+    }
+    assert "/nowhere" not in str([span.attributes for span in exporter.get_finished_spans()])
+
+
+def test_an_older_version_of_the_conventions_gets_the_names_that_it_knows(exporter: InMemorySpanExporter) -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    traces = RequestTraces(provider, "1.36")
+    traces.started(start())
+    traces.handle(FindingRaised(Finding("k", "chatcmpl-1-0", Severity.ERROR, 7, 3, "g"), "inc-1", 1.0, True))
+    traces.ended(end())
+    span = only(exporter)
+    attributes = dict(span.attributes or {})
+    assert attributes["gen_ai.system"] == "checkengine"
+    assert attributes["checkengine.usage.cache_read.input_tokens"] == 16
+    assert "gen_ai.provider.name" not in attributes
+    assert [event.name for event in span.events] == ["checkengine.evaluation.result"]
+
+
+def test_every_name_of_today_is_one_of_opentelemetrys_own_list(
+    traces: RequestTraces, exporter: InMemorySpanExporter
+) -> None:
+    traces.started(
+        start(sequences=("a", "b"), sampling={"presence_penalty": 1.0, "frequency_penalty": 1.0, "top_p": 0.5})
+    )
+    evidence = {"score": 0.5}
+    traces.handle(FindingRaised(Finding("k", "a", Severity.ERROR, 7, 3, "g", evidence=evidence), "inc-1", 1.0, True))
+    traces.ended(end())
+    span = only(exporter)
+    used = {*dict(span.attributes or {}), *dict(span.events[0].attributes or {})}
+    known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
+    ours = {name for name in used if name.startswith("gen_ai.")}
+    assert ours <= known
+    assert "gen_ai.evaluation.score.value" in ours
+
+
+def test_what_does_not_arrive_is_counted() -> None:
+    class Broken(InMemorySpanExporter):
+        def export(self, spans: Any) -> SpanExportResult:
+            return SpanExportResult.FAILURE
+
+    class Raising(InMemorySpanExporter):
+        def export(self, spans: Any) -> SpanExportResult:
+            raise OSError("planted")
+
+    for inner, outcome in ((InMemorySpanExporter(), "delivered"), (Broken(), "failed"), (Raising(), "failed")):
+        counted = CountedExporter(inner)
+        provider = tracer_provider("1", [counted])
+        traces = RequestTraces(provider)
+        traces.started(start())
+        traces.ended(end())
+        provider.shutdown()
+        assert counted.notifications()[("otlp", outcome)] == 1
+
+
+def test_the_trace_of_a_sequence_is_known_while_it_runs_and_a_while_after(traces: RequestTraces) -> None:
+    assert traces.trace_of("chatcmpl-1-0") == ""
+    traces.started(start(traceparent={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}))
+    traces.ended(end())
+    assert traces.trace_of("chatcmpl-1-0") == "0af7651916cd43dd8448eb211c80319c"
+    for number in range(10_000):
+        traces.started(start(request=f"r{number}", sequences=(f"r{number}-0",)))
+        traces.ended(end(request=f"r{number}", ttft_seconds=None))
+    assert traces.trace_of("chatcmpl-1-0") == ""
 
 
 def test_the_span_continues_the_clients_trace(traces: RequestTraces, exporter: InMemorySpanExporter) -> None:

@@ -23,6 +23,7 @@ from checkengine.engine_shim.vllm.black_box import BlackBox
 from checkengine.engine_shim.vllm.capture_orders import CaptureOrders
 from checkengine.engine_shim.vllm.quarantine import Quarantine
 from checkengine.engine_shim.vllm.scheduler import SchedulerGuards
+from checkengine.engine_shim.vllm.switch_file import SwitchFile
 from checkengine.engine_shim.vllm.worker import Observer
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
 from checkengine.guards.events import ActionTaken, FindingRaised
@@ -68,7 +69,8 @@ def build_guards_of(scheduler: Any) -> SchedulerGuards:
     captures = [CaptureOrders(policy.incident_of)] if settings.recorder.enabled and settings.capture.enabled else []
     present = [part for part in closers if part is not None]
     began = traced(settings, config, bus)
-    return SchedulerGuards(pipeline, policy, bus, Quarantine(), captures, present, began)
+    switches = SwitchFile(settings.spool.directory)
+    return SchedulerGuards(pipeline, policy, bus, Quarantine(), captures, present, began, switches)
 
 
 def traced(settings: Settings, config: Any, bus: EventBus) -> Callable[[Any], None]:

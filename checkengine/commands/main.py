@@ -42,6 +42,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "replay": CommandEntry("replay", "Re-run a captured bundle; made for git bisect run.", 129, 125),
     "report": CommandEntry("report", "What a bundle tells, as one HTML file that opens offline.", 129, 125),
     "arm": CommandEntry("arm", "Capture steps that meet a condition, for a while, on a running server."),
+    "switch": CommandEntry("switch", "Switch a guard, or all of checkengine, off or on in running vLLM engines."),
     "minimise": CommandEntry("minimise", "Shrink a convicted bundle to the least that shows its fault.", 129, 125),
     "bundles": CommandEntry("bundles", "List, show, export, hold and erase captured bundles."),
     "scan": CommandEntry("scan", "Read recorded traffic through the guards: try them on yesterday's logs."),

@@ -36,6 +36,8 @@ class ToWorkers:
     """Blocks that held a stopped sequence's KV and were handed on: overwritten before anything reads them."""
     capture: tuple[Any, ...] = ()
     """Orders for the black box."""
+    off: bool = False
+    """The sidecar as a whole is switched off: nothing is measured or recorded."""
 
 
 def reading_of(model_runner_output: Any) -> StepReading | None:

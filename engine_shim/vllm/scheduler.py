@@ -16,6 +16,7 @@ from checkengine.engine_shim.possible import PossibleActions
 from checkengine.engine_shim.vllm.carried import ToWorkers, attach, orders_of, reading_of
 from checkengine.engine_shim.vllm.quarantine import Quarantine, flat
 from checkengine.engine_shim.vllm.stopping import Stop, end_in
+from checkengine.engine_shim.vllm.switch_file import SIDECAR, SwitchFile
 from checkengine.engine_shim.vllm.views import Produced, produced, sequence_start, step_view
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.bus import EventBus
@@ -51,11 +52,14 @@ class SchedulerGuards:
         listeners: Iterable[SchedulerListener] = (),
         closers: Iterable[Any] = (),
         began: Callable[[Any], None] = lambda request: None,
+        switches: SwitchFile | None = None,
     ) -> None:
         """`closers` are closed with the engine core, in this order; `began` hears of each request, vLLM's own object,
         when it has produced its first token."""
         self._closers = list(closers)
         self._began = began
+        self._switches = switches
+        self._switching = Part("run-time switches of vLLM", lasting=True)
         self.pipeline, self.policy, self.bus, self.quarantine = pipeline, policy, bus, quarantine
         self.listeners = list(listeners)
         self.enabled = True
@@ -80,6 +84,8 @@ class SchedulerGuards:
     def scheduled(self, scheduler_output: Any) -> None:
         """Before the message leaves: what workers must do first goes with it."""
         started = time.thread_time_ns()
+        if self._switches is not None:
+            self._switching.run(self._look_at_switches, self._switches)
         self._ordering.run(self._order, scheduler_output)
         self._spent += time.thread_time_ns() - started
 
@@ -165,7 +171,20 @@ class SchedulerGuards:
         self._messages += 1
         refill = self.quarantine.handed_on(scheduler_output)
         capture = tuple([order for listener in self.listeners for order in listener.orders()])
-        attach(scheduler_output, ToWorkers(self._messages, refill, capture))
+        attach(scheduler_output, ToWorkers(self._messages, refill, capture, not self.enabled))
+
+    def _look_at_switches(self, switches: SwitchFile) -> None:
+        for name, switch in (switches.changed() or {}).items():
+            if name == SIDECAR:
+                self.enabled = switch != "disable"
+                # Switched on again, guards begin anew with those that still run.
+                self.gone(list(self._live))
+                logger.warning("checkengine: the sidecar is %s", "on" if self.enabled else "off")
+            elif switch == "disable":
+                self.pipeline.disable(name)
+            else:
+                self.pipeline.rearm(name)
+                self.policy.release(name)
 
     def _begin(self, request: Any) -> None:
         self._handles += 1

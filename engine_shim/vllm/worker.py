@@ -49,6 +49,7 @@ class Observer:
         self._attaching = Part("sending statistics to the scheduler")
         self._parts: dict[tuple[int, str], Part] = {}
         self._pending: PendingReading | None = None
+        self._off = False
         self._watch: ComputeLogitsWatch | None = None
         self._requests: tuple[tuple[str, ...], Any] | None = None
 
@@ -65,14 +66,19 @@ class Observer:
     def before_step(self, worker: Any, scheduler_output: Any) -> None:
         started = time.thread_time_ns()
         self._pending = None
+        orders = orders_of(scheduler_output)
+        self._off = orders.off
         # The black box first: what is refilled is the evidence of what it is told to capture.
-        self._tell("before_step", worker, scheduler_output)
-        if refill := orders_of(scheduler_output).refill:
-            self._refilling.run(refill_blocks, worker.model_runner, list(refill))
+        if not self._off:
+            self._tell("before_step", worker, scheduler_output)
+        if orders.refill:
+            self._refilling.run(refill_blocks, worker.model_runner, list(orders.refill))
         self._spent(started)
 
     def forward_done(self, worker: Any) -> None:
         """`execute_model` returned None: V1's logits are there now, V2's batch is known."""
+        if self._off:
+            return
         started = time.thread_time_ns()
         if self._watch is None:
             self._measuring.run(self._measure_v1, worker)
@@ -85,7 +91,7 @@ class Observer:
         pending, self._pending = self._pending, None
         if self._watch is not None:
             self._watch.armed = False
-        if output is None or (pending is None and not self.listeners):
+        if output is None or self._off or (pending is None and not self.listeners):
             return output
         if hasattr(output, "get_output"):
             return observed_output()(output, functools.partial(self._finish, worker, pending))

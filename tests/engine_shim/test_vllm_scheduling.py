@@ -6,6 +6,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from checkengine.engine_shim.vllm.carried import StepReading, ToWorkers, attach,
 from checkengine.engine_shim.vllm.quarantine import Quarantine
 from checkengine.engine_shim.vllm.scheduler import GuardedScheduler, SchedulerGuards
 from checkengine.engine_shim.vllm.stopping import Stop, end_in
+from checkengine.engine_shim.vllm.switch_file import Switch, SwitchFile
 from checkengine.engine_shim.vllm.views import produced, sequence_start, step_view
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy
 from checkengine.guards.events import ActionTaken, Event, FindingRaised
@@ -383,3 +385,33 @@ def test_logprobs_of_tokens_that_are_taken_back_go_with_them() -> None:
     gone = Output("a", [1], Logprobs())
     end_in({0: SimpleNamespace(outputs=[gone])}, {"a": Stop("a", "token.impossible", 0)}, STOP)
     assert gone.new_logprobs is None
+
+
+def test_the_sidecar_and_its_guards_are_switched_while_the_engine_runs(scheduler: Guarded, tmp_path: Path) -> None:
+    running(scheduler, "a", "b", "c")
+    switches = SwitchFile(tmp_path)
+    guards = scheduler.guards
+    assert guards is not None
+    guards._switches = switches
+
+    def changed(name: str, switch: Switch) -> None:
+        switches.put(name, switch)
+        switches._next = 0.0
+
+    changed("sidecar", "disable")
+    assert step(scheduler, {"a": [4]}, poisoned(1, 0))[0].outputs[0].stop_reason is None
+    assert orders_of(scheduler.next).off
+    assert not guards._live
+    changed("sidecar", "enable")
+    changed("nonfinite", "disable")
+    assert step(scheduler, {"b": [4]}, poisoned(1, 0))[0].outputs[0].stop_reason is None
+    changed("nonfinite", "rearm")
+    assert step(scheduler, {"c": [4]}, poisoned(1, 0))[0].outputs[0].stop_reason == "checkengine:logits.nonfinite"
+
+
+def test_a_switch_that_makes_no_sense_changes_nothing(scheduler: Guarded, tmp_path: Path) -> None:
+    running(scheduler, "a")
+    assert scheduler.guards is not None
+    scheduler.guards._switches = SwitchFile(tmp_path)
+    scheduler.guards._switches.put("no such guard", "disable")
+    assert step(scheduler, {"a": [4]}, poisoned(1, 0))[0].outputs[0].stop_reason == "checkengine:logits.nonfinite"

@@ -9,20 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkengine.detectors.language import Script, ScriptLimits, ScriptReading, ScriptSwitch
-from checkengine.detectors.language.expectation import Expectation, expectation_of, expected_scripts
+from checkengine.detectors.language.expectation import Expectation, expectation_of
 from checkengine.detectors.language.reader import LanguageLimits, LanguageReading
 from checkengine.detectors.language.tokens import TokenReader, foreign_rows
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.flat import flat_tokens
+from checkengine.guards.prompt import prompt_text
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
 from checkengine.guards.settings import LanguageSettings
 from checkengine.guards.step import SequenceStart, StepView
 
 logger = logging.getLogger("checkengine.guards")
 
-PROMPT_TOKENS_READ = 256
-"""From each end of the prompt: where requests name a language, and little enough to read before the first step."""
 KINDS = {"salad": "text.salad", "switch": "language.switch"}
 SEVERITY = {"warning": Severity.WARNING, "error": Severity.ERROR}
 ALWAYS = (1 << Script.COMMON) | (1 << Script.PARTIAL) | (1 << Script.LATIN)
@@ -102,15 +101,12 @@ class LanguageGuard(ReportsOnce):
         if slot >= len(self._familiar):
             self._familiar = np.concatenate((self._familiar, np.zeros_like(self._familiar)))
         self._slots[start.name], self._first[start.name] = slot, first
-        prompt = start.prompt_tokens
-        if len(prompt) > 2 * PROMPT_TOKENS_READ:
-            prompt = (*prompt[:PROMPT_TOKENS_READ], *prompt[-PROMPT_TOKENS_READ:])
-        text = self._vocabulary.text(prompt)
-        scripts = expected_scripts(text, start.language) | self._scripts_used(start.prompt_tokens)
+        prompt = prompt_text(start, self._vocabulary)
+        scripts = prompt.scripts | self._scripts_used(start.prompt_tokens)
         self._expected[start.name] = scripts
         self._familiar[slot] = scripts | ALWAYS
         if self._reader is not None:
-            self._reader.begin(slot, _with(expectation_of(text, start.language), scripts))
+            self._reader.begin(slot, _with(expectation_of(prompt.text, start.language), scripts))
         return slot
 
     def _arrays(self, step: StepView) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

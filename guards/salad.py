@@ -7,18 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from checkengine.detectors.language.expectation import expected_scripts
 from checkengine.detectors.salad import SaladBatch, SaladReading, SaladTables
 from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.flat import flat_tokens
+from checkengine.guards.prompt import prompt_text
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
 from checkengine.guards.settings import SaladSettings
 from checkengine.guards.step import SequenceStart, StepView
 
 KIND = "text.salad"
-PROMPT_TOKENS_READ = 256
-"""From its end: where requests name a language."""
 NO_ENTROPY: NDArray[np.float32] = np.empty(0, np.float32)
 
 
@@ -44,8 +42,7 @@ class SaladGuard(ReportsOnce):
     def begin(self, start: SequenceStart) -> None:
         self.forget(start.name)
         if self._tables.available:
-            prompt = self._vocabulary.text(start.prompt_tokens[-PROMPT_TOKENS_READ:])
-            scripts = expected_scripts(prompt, start.language)
+            scripts = prompt_text(start, self._vocabulary).scripts
             self._slots[start.name] = self._batch.open(start.prompt_tokens, scripts)
 
     def observe(self, step: StepView) -> Iterable[Finding]:

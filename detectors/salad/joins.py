@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkengine.detectors.salad.columns import BEGINS_LETTER, EDGE, ENDS_LETTER, LAST_TOKEN, checked
+from checkengine.detectors.salad.columns import (
+    BEGINS_LETTER,
+    EDGE,
+    ENDS_LETTER,
+    FIRST_PIECE,
+    LAST_PIECE,
+    LAST_TOKEN,
+    TELLS,
+    checked,
+)
+from checkengine.detectors.salad.neighbours import COUNTED, level_of
 from checkengine.detectors.vocabulary import Vocabulary
 
 PLACES = 1 << 16
@@ -22,10 +32,16 @@ PLACES = 1 << 16
 class WordJoins:
     """For byte-pair tokenizers, as nearly all models have; for others `available` is False and all pairs agree."""
 
-    def __init__(self, vocabulary: Vocabulary, tokens: NDArray[np.int32]) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        tokens: NDArray[np.int32],
+        counts: NDArray[np.uint8],
+        logs: NDArray[np.float32],
+    ) -> None:
         self.available = vocabulary.bpe is not None
         self._model = vocabulary.bpe
-        self._tokens = tokens
+        self._tables = (tokens, counts, logs)
         self._keys = np.full(PLACES, -1, np.int64)
         self._values = np.zeros(PLACES, np.uint8)
         self._asked: NDArray[np.int64] = np.zeros((64, 2), np.int64)
@@ -35,7 +51,7 @@ class WordJoins:
         found = np.zeros(len(ids), np.uint8)
         if len(self._asked) < len(ids):
             self._asked = np.zeros((2 * len(ids), 2), np.int64)
-        asked = look_up(slots, ids, wholes, self._tokens, self._keys, self._values, found, self._asked)
+        asked = look_up(slots, ids, wholes, self._tables, self._keys, self._values, found, self._asked)
         for row, key in self._asked[:asked].tolist():
             found[row] = not self.agree(key >> 32, key & 0xFFFFFFFF)
             place = place_of(key)
@@ -57,8 +73,11 @@ def place_of(key: Any) -> Any:
 
 
 @checked
-def look_up(slots: Any, ids: Any, wholes: Any, tokens: Any, keys: Any, values: Any, found: Any, asked: Any) -> int:
-    """Fills `found` from the cache and `asked` with (row, pair) of what it lacks."""
+def look_up(slots: Any, ids: Any, wholes: Any, tables: Any, keys: Any, values: Any, found: Any, asked: Any) -> int:
+    """Fills `found` from the cache and `asked` with (row, pair) of what it lacks. Pieces that were neighbours in text
+    are joined as text is, and of
+    some classes of tokens it tells next to nothing: nobody has to ask."""
+    tokens, counts, logs = tables
     count, size = 0, len(tokens) - 1
     for row in range(len(ids)):
         slot, token = slots[row], ids[row]
@@ -66,6 +85,10 @@ def look_up(slots: Any, ids: Any, wholes: Any, tokens: Any, keys: Any, values: A
             continue
         before = ids[row - 1] if row and slots[row - 1] == slot else wholes[slot, LAST_TOKEN]
         if not 0 <= before < size or not tokens[before, EDGE] & ENDS_LETTER:
+            continue
+        if not tokens[before, EDGE] & tokens[token, EDGE] & TELLS:
+            continue
+        if level_of(tokens[before, LAST_PIECE], tokens[token, FIRST_PIECE], counts, logs) < COUNTED:
             continue
         key = (before << 32) | token
         place = place_of(key)

@@ -21,6 +21,8 @@ OFTEN = (2, 3, 5, 10, 20, 60, 200, 1000)
 OFTEN_NATS = tuple(math.log(count) for count in OFTEN)
 SEEN_EDGES = (-1.0, 0.5, 2.0, 4.0)
 """Nats by which a pair is more frequent than its pieces make it, between levels 0 to 4..."""
+COUNTED = 5
+"""Levels of pairs that were counted are below."""
 UNSEEN_EDGES = (-4.6, -2.3, 0.0)
 """... and log of how often a pair that was never counted should have been, between levels 5 to 8."""
 
@@ -42,7 +44,7 @@ def level_of(before: Any, piece: Any, counts: Any, logs: Any) -> Any:
     bucket = np.int64(drawn >> np.uint64(8)) & (len(counts) // BUCKET - 1)
     tag = np.uint8(1 + (drawn & np.uint64(0xFF)) % np.uint64(TAGS))
     expected = logs[before] + logs[piece]
-    level = 5
+    level = COUNTED
     for at in range(BUCKET * bucket, BUCKET * bucket + BUCKET):
         if counts[at] >> COUNT_BITS == tag:
             nats = OFTEN_NATS[counts[at] & 7] - expected

@@ -133,8 +133,8 @@ class SaladTables:
         else:
             self.tokens = token_table(vocabulary, np.arange(len(vocabulary), dtype=np.int32)[:, None].repeat(2, 1))
         """Shape (size + 1, TOKEN_COLUMNS), int32; the last row stands for ids outside the vocabulary."""
-        self.joins = WordJoins(vocabulary, self.tokens)
         tables = load_tables()
+        self.joins = WordJoins(vocabulary, self.tokens, tables.counts, tables.logs)
         self.known = Known(self.tokens, *known, tables.counts, tables.logs, *word_places(), tables.word_pairs)
 
     def __len__(self) -> int:

@@ -163,7 +163,7 @@ def test_guards_keep_nothing_of_a_sequence_that_is_over(drive, vocabulary, kind)
 def test_a_prompt_is_read_at_both_ends_and_only_there(drive, vocabulary, monkeypatch):
     read = []
     monkeypatch.setattr(
-        "checkengine.guards.language.expected_scripts", lambda text, language=None: read.append(text) or 0
+        "checkengine.guards.prompt.expected_scripts", lambda text, language=None: read.append(text) or 0
     )
     (the,), (sea,) = ids(vocabulary, ["The"]), ids(vocabulary, ["море"])
     guard = LanguageGuard(LanguageSettings(), vocabulary)

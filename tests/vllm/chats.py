@@ -49,13 +49,14 @@ def margins(answer: Any) -> list[float]:
     return found
 
 
-def same_but_for_ties(clean: Any, other: Any) -> bool:
-    """Equal tokens, or a first difference where the clean run's choice was nearly a tie."""
+def difference(clean: Any, other: Any) -> str:
+    """Nothing for equal tokens, or where the clean run's choice was nearly a tie at the first place that differs."""
     ours, theirs = tokens(clean), tokens(other)
     for place, (one, two) in enumerate(zip(ours, theirs, strict=False)):
         if one != two:
-            return margins(clean)[place] < MARGIN
-    return len(ours) == len(theirs)
+            margin = margins(clean)[place]
+            return "" if margin < MARGIN else f"token {place} is {two} instead of {one}, which led by {margin:.4f}"
+    return "" if len(ours) == len(theirs) else f"{len(theirs)} tokens instead of {len(ours)}"
 
 
 def prompt_length(answer: Any) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from chats import CHATS, VICTIM, ask, findings, prompt_length, same_but_for_ties, tokens
+from chats import CHATS, VICTIM, ask, difference, findings, prompt_length, tokens
 from conftest import Switches
 
 pytestmark = pytest.mark.timeout(900)
@@ -33,7 +33,7 @@ def only_the_victim_was_stopped(clean: dict[str, Any], struck: dict[str, Any], v
     assert (end.finish_reason, end.stop_reason) == ("stop", reason)
     for name in clean.keys() - {victim}:
         assert struck[name].outputs[0].stop_reason is None
-        assert same_but_for_ties(clean[name], struck[name]), name
+        assert difference(clean[name], struck[name]) == "", name
 
 
 def test_a_row_of_nan_stops_its_sequence_at_the_last_good_token(
@@ -57,7 +57,7 @@ def test_the_same_prefix_is_healthy_after_its_poisoned_request_was_stopped(
     again = ask(engine)
     assert again[VICTIM].num_cached_tokens == 0
     for name in clean:
-        assert same_but_for_ties(clean[name], again[name]), name
+        assert difference(clean[name], again[name]) == "", name
 
 
 def test_a_poisoned_shared_prefix_strikes_one_request_and_not_the_next_one(engine: Any, clean: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ def test_a_poisoned_shared_prefix_strikes_one_request_and_not_the_next_one(engin
     assert tokens(struck) == []
     again = ask(engine, [VICTIM])[VICTIM]
     assert again.num_cached_tokens == 0
-    assert same_but_for_ties(clean[VICTIM], again)
+    assert difference(clean[VICTIM], again) == ""
 
 
 def test_an_end_of_turn_that_is_not_honoured_after_a_tool_call_ends_the_sequence(
@@ -114,5 +114,5 @@ def test_quarantined_blocks_are_refilled_before_another_request_gets_them(
     assert engine.collective_rpc("count_nan")[0] > 0
     # One after the other gets the blocks that were used last.
     for name in CHATS:
-        assert same_but_for_ties(clean[name], ask(engine, [name])[name]), name
+        assert difference(clean[name], ask(engine, [name])[name]) == "", name
     assert engine.collective_rpc("count_nan")[0] == 0

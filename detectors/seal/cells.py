@@ -30,8 +30,9 @@ WORD = 8
 
 def words_of(vectors: NDArray[np.generic]) -> NDArray[np.uint64]:
     """Shape (…, dim) of any dtype to (cells, words); without a copy where vectors are whole words in a row."""
-    flat = np.ascontiguousarray(vectors).reshape(-1, vectors.shape[-1])
-    as_bytes = flat.view(np.uint8).reshape(len(flat), -1)
+    cells, width = int(np.prod(vectors.shape[:-1])), vectors.shape[-1]
+    flat = np.ascontiguousarray(vectors).reshape(cells, width)
+    as_bytes = flat.view(np.uint8).reshape(cells, width * vectors.dtype.itemsize)
     spare = -as_bytes.shape[1] % WORD
     if spare:
         as_bytes = np.pad(as_bytes, ((0, 0), (0, spare)))
@@ -56,7 +57,7 @@ def copy_tensor(vectors: NDArray[np.generic], copies: NDArray[np.generic]) -> Ha
         copies[...] = vectors
         return hash_tensor(vectors)
     hashes = np.empty(len(words), np.uint64)
-    target = copies.reshape(-1, copies.shape[-1]).view(np.uint64)
+    target = copies.reshape(len(words), copies.shape[-1]).view(np.uint64)
     copy_cells(words, column_keys(words.shape[1]), np.uint64(OFFSET), hashes, target)
     return hashes.reshape(vectors.shape[:-1])
 

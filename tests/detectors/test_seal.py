@@ -232,3 +232,9 @@ def test_a_copy_that_seals_on_its_way_gives_the_same_bytes_and_hashes(dtype, dim
         copies = np.zeros_like(tensor)
         np.testing.assert_array_equal(copy_tensor(tensor, copies), hash_tensor(tensor))
         np.testing.assert_array_equal(copies, tensor)
+
+
+def test_a_tensor_without_cells_has_no_hashes():
+    empty = np.zeros((3, 0, 2, 64), np.float16)
+    assert hash_tensor(empty).shape == (3, 0, 2)
+    assert copy_tensor(empty, empty.copy()).shape == (3, 0, 2)

@@ -23,7 +23,11 @@ CHATS = {
 }
 
 
-def parameters(**more: Any) -> Any:
+def user(content: str) -> list[dict[str, str]]:
+    return list(drills.user(content))
+
+
+def chat_parameters(**more: Any) -> Any:
     from vllm import SamplingParams
 
     return SamplingParams(**{"temperature": 0.0, "max_tokens": 32, "logprobs": 2, **more})
@@ -32,7 +36,7 @@ def parameters(**more: Any) -> Any:
 def ask(engine: Any, names: list[str] | None = None, **more: Any) -> dict[str, Any]:
     """All at once; by name, what the engine answered."""
     chosen = names or list(CHATS)
-    answers = engine.chat([CHATS[name] for name in chosen], parameters(**more), use_tqdm=False)
+    answers = engine.chat([CHATS[name] for name in chosen], chat_parameters(**more), use_tqdm=False)
     return dict(zip(chosen, answers, strict=True))
 
 

@@ -64,6 +64,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, switches: Switches) ->
         "VLLM_NO_USAGE_STATS": "1",
         "CHECKENGINE_VLLM": "1",
         "CHECKENGINE_GUARDS__IGNORED_STOP__ACTION": "stop",
+        "CHECKENGINE_GUARDS__REPETITION__ACTION": "stop",
         "CHECKENGINE_CAPTURE__ENABLED": "false",
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from chats import CHATS, VICTIM, ask, difference, findings, prompt_length, tokens
+from chats import CHATS, VICTIM, ask, chat_parameters, difference, findings, prompt_length, tokens, user
 from conftest import Switches
 
 pytestmark = pytest.mark.timeout(900)
@@ -116,3 +116,11 @@ def test_quarantined_blocks_are_refilled_before_another_request_gets_them(
     for name in CHATS:
         assert difference(clean[name], ask(engine, [name])[name]) == "", name
     assert engine.collective_rpc("count_nan")[0] == 0
+
+
+def test_text_that_repeats_itself_for_good_is_cut_off(engine: Any) -> None:
+    """No fault is planted: SmolLM2 does it on its own."""
+    parameters = {"max_tokens": 900, "logprobs": None}
+    poem = engine.chat([user("Write a haiku about rain.")], chat_parameters(**parameters), use_tqdm=False)[0].outputs[0]
+    assert poem.stop_reason == "checkengine:repetition.loop"
+    assert len(poem.token_ids) < 900

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from chats import CHATS, VICTIM, ask, difference, findings, parameters, prompt_length, tokens
+from chats import CHATS, VICTIM, ask, chat_parameters, difference, findings, prompt_length, tokens
 from conftest import Switches
 from safetensors.torch import save_file
 
@@ -82,7 +82,7 @@ def test_a_request_with_an_adapter_is_stopped_beside_one_without(
 
     def asked() -> dict[str, Any]:
         engine.reset_prefix_cache()
-        answers = engine.chat(list(CHATS.values()), parameters(), use_tqdm=False, lora_request=adapted)
+        answers = engine.chat(list(CHATS.values()), chat_parameters(), use_tqdm=False, lora_request=adapted)
         return dict(zip(CHATS, answers, strict=True))
 
     undisturbed = asked()

@@ -84,7 +84,8 @@ class CanaryRunner:
         if answer.status != 200:
             fault: Fault | None = Fault(f"status {answer.status} to {canary.name}", answer.status >= 500)
         else:
-            fault = fault_of(answer.body, canary, self._settings.most_entropy)
+            # In a thread: the first reading loads a model of languages, and no stream waits for that.
+            fault = await asyncio.to_thread(fault_of, answer.body, canary, self._settings.most_entropy)
         self._tell(upstream, canary, fault)
 
     def _tell(self, upstream: Upstream, canary: Canary, fault: Fault | None) -> None:

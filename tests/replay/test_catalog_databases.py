@@ -40,8 +40,8 @@ def differences(engine: sa.Engine) -> list[object]:
         return list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
 
 
-def test_migrations_go_up_down_and_up_again_step_by_step(database_url: str) -> None:
-    engine = make_engine(sa.make_url(database_url))
+def test_migrations_go_up_down_and_up_again_step_by_step(empty_database_url: str) -> None:
+    engine = make_engine(sa.make_url(empty_database_url))
     for revision in ("0001", "0002", "0003"):
         migrate(engine, revision)
     assert differences(engine) == []
@@ -53,8 +53,8 @@ def test_migrations_go_up_down_and_up_again_step_by_step(database_url: str) -> N
     engine.dispose()
 
 
-def test_incidents_of_the_first_release_get_causes_when_it_is_upgraded(database_url: str) -> None:
-    engine = make_engine(sa.make_url(database_url))
+def test_incidents_of_the_first_release_get_causes_when_it_is_upgraded(empty_database_url: str) -> None:
+    engine = make_engine(sa.make_url(empty_database_url))
     migrate(engine, "0001")
     old = (
         "INSERT INTO incidents (id, kind, replica, first_seen, last_seen, findings, evidence, sequences, acknowledged)"
@@ -69,7 +69,7 @@ def test_incidents_of_the_first_release_get_causes_when_it_is_upgraded(database_
         )
         connection.execute(sa.text(f"{found} VALUES ('x', 1, 'a', 1, 'r', 'k', 's', 2, 1, 1, 'g', 1, true, '{{}}')"))
     engine.dispose()
-    catalog = Catalog.open(database_url)
+    catalog = Catalog.open(empty_database_url)
     first, second = incident(catalog, "a"), incident(catalog, "b")
     assert first.cause is not None
     assert (first.cause.guard, first.cause.severity, first.status, first.sequence) == ("g", 2, "open", "s")

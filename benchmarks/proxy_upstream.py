@@ -97,8 +97,8 @@ class Mock(asyncio.Protocol):
             self.transport.write(HEAD)
             self._stream = _Stream(self.transport, self._texts, mock.get("chunks", 64), mock.get("every", 0.0))
             self._streams.add(self._stream)
-        elif raw := mock.get("raw"):
-            self._replay([part.encode("latin-1") for part in raw])
+        elif "events" in mock:
+            self._replay([part.encode("latin-1") for part in mock["events"]])
         else:
             self.transport.write(whole(mock.get("chunks", 16)))
 

@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "faults": ("corpus_faults", "corpus_figures"),
     "audit": ("audit", "audit_figures"),
     "routing": ("routing", "routing_figures"),
+    "proxy": ("proxy", "proxy_figures"),
     "store": ("store", "store_figures"),
     "detectors": ("detectors.run", "detector_figures"),
     "vllm": ("vllm_overhead", "vllm_figures"),
@@ -37,9 +38,9 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
 """Module in checkengine.benchmarks, and its function; the quick ones first."""
 VLLM, VLLM_REPLAY = "vllm", "vllm-replay"
 """Need vLLM in the environment, and minutes: not among all."""
-READ_DATA = ("tokens", "routing")
+READ_DATA = ("tokens", "routing", "proxy")
 DETECTORS = "detectors"
-HAVE_SLICES = (DETECTORS, "faults", "store", "routing", VLLM)
+HAVE_SLICES = (DETECTORS, "faults", "store", "routing", "proxy", VLLM)
 
 
 @app.command()

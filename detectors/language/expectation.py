@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 
 from checkengine.detectors.language.identifier import Identity, identify
 from checkengine.detectors.language.languages import NEAR, normal
@@ -115,7 +116,8 @@ def _of_the_user(prompt: str) -> str:
         lines = paragraphs[0].splitlines()
         paragraphs[0] = "\n".join(lines[1:]) if len(paragraphs) == 1 else ""
     rest = "\n".join(paragraphs).strip()
-    return rest if sum(character.isalpha() for character in rest) >= FEWEST_LETTERS else prompt
+    letters = islice((character for character in rest if character.isalpha()), FEWEST_LETTERS)
+    return rest if len(list(letters)) == FEWEST_LETTERS else prompt
 
 
 def languages_in(text: str) -> frozenset[str]:

@@ -164,6 +164,10 @@ def _split(stems: str) -> tuple[list[str], list[str]]:
     return latin, [part for part in parts if part not in latin]
 
 
+Heads = dict[str, list[int]]
+"""First letters of a text's words, and where words begin with them."""
+
+
 class _Stems:
     """Several names of one thing; matches text that is in lower case."""
 
@@ -173,8 +177,9 @@ class _Stems:
         self.latin = re.compile("|".join(rf"\b(?:{stem})" for stem in latin)) if latin else None
         self.others = re.compile("|".join(others)) if others else None
 
-    def in_text(self, lowered: str, heads: set[str]) -> bool:
-        if self.latin and not heads.isdisjoint(self.heads) and self.latin.search(lowered):
+    def in_text(self, lowered: str, heads: Heads) -> bool:
+        latin = self.latin
+        if latin and any(latin.match(lowered, at) for head in self.heads & heads.keys() for at in heads[head]):
             return True
         return bool(self.others and not lowered.isascii() and self.others.search(lowered))
 
@@ -193,9 +198,12 @@ PROMPTS_KEPT = 4
 
 
 @lru_cache(PROMPTS_KEPT)
-def _prepared(text: str) -> tuple[str, set[str]]:
+def _prepared(text: str) -> tuple[str, Heads]:
     lowered = text.lower()
-    return lowered, {word[:HEAD] for word in _WORD.findall(lowered)}
+    heads: Heads = {}
+    for word in _WORD.finditer(lowered):
+        heads.setdefault(word.group()[:HEAD], []).append(word.start())
+    return lowered, heads
 
 
 _ANSWER = (
@@ -222,7 +230,8 @@ def _request(code: str) -> re.Pattern[str]:
 def named(text: str) -> frozenset[str]:
     """Codes of the languages that a text names, in any of the languages of the table."""
     lowered, heads = _prepared(text)
-    codes = {code for head in heads & _OF_HEAD.keys() for code in _OF_HEAD[head]} if lowered.isascii() else _LANGUAGE
+    in_ascii = {code for head in heads.keys() & _OF_HEAD.keys() for code in _OF_HEAD[head]}
+    codes = in_ascii if lowered.isascii() else _LANGUAGE
     return frozenset(code for code in codes if _LANGUAGE[code].in_text(lowered, heads))
 
 

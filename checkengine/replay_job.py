@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -36,14 +37,14 @@ class Progress:
             tell({"kernel": kernel, "done": done, "steps": steps, "share": share})
 
 
-def main(path: Path) -> int:
+def main(path: Path, repeats: int) -> int:
     """Exit codes as of `checkengine replay`."""
     from checkengine.commands.replay import guarded, investigate_bundle, keep_result
     from checkengine.replay.report import result_json
 
     def run() -> int:
         tell({"words": "loading", "share": 0.0})
-        found = investigate_bundle(path, progress=Progress(), repeats=20)
+        found = investigate_bundle(path, progress=Progress(), repeats=repeats)
         keep_result(found, path)
         tell({"result": result_json(found)})
         return found.exit_code
@@ -54,8 +55,12 @@ def main(path: Path) -> int:
 if __name__ == "__main__":
     from checkengine.guards.errors import UserError
 
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("bundle", type=Path)
+    asked = parser.parse_args()
     try:
-        raise SystemExit(main(Path(sys.argv[1])))
+        raise SystemExit(main(asked.bundle, asked.repeats))
     except UserError as error:
         print(error, file=sys.stderr)
         raise SystemExit(error.exit_code) from None

@@ -46,9 +46,11 @@ class ReplayWorker:
         *,
         clock: Callable[[], float] = time.time,
         command: Sequence[str] = (sys.executable, "-m", "checkengine.replay_job"),
+        repeats: int = 20,
     ) -> None:
+        """`repeats`: runs of a convicting step in fresh processes."""
         self._catalog, self._places, self._targets, self._clock = catalog, places(roots), tuple(targets), clock
-        self._command = list(command)
+        self._command = [*command, "--repeats", str(repeats)]
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkengine-replays", daemon=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
+from checkengine.replay.bundle import held
 from checkengine.replay.catalog.base import Base
 from checkengine.replay.catalog.catalog import Catalog
 from checkengine.replay.catalog.fleet import JobRow, ReplicaRow, RequestRow
@@ -68,7 +70,9 @@ def expire(catalog: Catalog, policy: Policy, now: float) -> dict[str, int]:
             gone[table.__tablename__] = delete_older(catalog, table, column, now - days * DAY)
     gone["sessions"] = delete_older(catalog, SessionRow, SessionRow.expires, now)
     if policy.incidents is not None:
-        expire_incidents(catalog, now - policy.incidents * DAY, gone)
+        before = now - policy.incidents * DAY
+        note_holds(catalog, before)
+        expire_incidents(catalog, before, gone)
     return {name: count for name, count in gone.items() if count}
 
 
@@ -83,9 +87,24 @@ def delete_older(catalog: Catalog, table: type[Base], column: Any, before: float
             return total
 
 
+def note_holds(catalog: Catalog, before: float) -> None:
+    """A bundle may be held on its disk (`checkengine bundles hold`) without its row knowing."""
+    old = sa.select(IncidentRow.id).where(IncidentRow.last_seen < before)
+    unknown = sa.select(BundleRow.id, BundleRow.path).where(BundleRow.incident_id.in_(old), BundleRow.held.is_(False))
+    with catalog.reading() as session:
+        found = [str(row.id) for row in session.execute(unknown) if is_held(Path(row.path))]
+    if found:
+        with catalog.writing() as session:
+            session.execute(sa.update(BundleRow).where(BundleRow.id.in_(found)).values(held=True))
+
+
+def is_held(path: Path) -> bool:
+    return path.is_dir() and held(path)
+
+
 def expire_incidents(catalog: Catalog, before: float, gone: dict[str, int]) -> None:
-    held = sa.select(BundleRow.id).where(BundleRow.incident_id == IncidentRow.id, BundleRow.held.is_(True))
-    old = sa.select(IncidentRow.id).where(IncidentRow.last_seen < before, IncidentRow.held.is_(False), ~held.exists())
+    kept = sa.select(BundleRow.id).where(BundleRow.incident_id == IncidentRow.id, BundleRow.held.is_(True))
+    old = sa.select(IncidentRow.id).where(IncidentRow.last_seen < before, IncidentRow.held.is_(False), ~kept.exists())
     while True:
         with catalog.writing() as session:
             chosen = list(session.scalars(old.limit(CHUNK)))

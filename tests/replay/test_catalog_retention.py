@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from catalog_records import finding, replica, request
 
+from checkengine.replay.bundle import hold
 from checkengine.replay.catalog import Catalog, marks
 from checkengine.replay.catalog.health import examine, newest_revision
 from checkengine.replay.catalog.ingest import ingest
@@ -60,6 +61,18 @@ def test_held_incidents_and_those_with_a_held_bundle_stay_with_all_their_rows(an
         assert [row.text for row in marks.comments(session, "inc-1")] == ["look"]
         assert len(marks.audit_log(session)) == 5
         assert session.scalar(sa.select(sa.func.count()).select_from(CauseRow)) == 1
+
+
+def test_a_bundle_that_is_held_on_its_disk_holds_its_incident(any_catalog: Catalog, tmp_path: Path) -> None:
+    for name in ("b-1", "b-2"):
+        (tmp_path / name).mkdir()
+    hold(tmp_path / "b-1")
+    with any_catalog.writing() as session:
+        for number in (1, 2):
+            ingest(session, [finding(number, incident=f"inc-{number}")])
+            ingest(session, [bundle(number, f"inc-{number}", str(tmp_path / f"b-{number}"))])
+    expire(any_catalog, Policy(), 500 * DAY)
+    assert names(any_catalog, IncidentRow.id) == ["inc-1"]
 
 
 def test_more_than_one_transactions_worth_goes_in_one_call(any_catalog: Catalog) -> None:

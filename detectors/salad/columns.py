@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -42,8 +43,10 @@ STEEPEST = 4.0
 SWITCH = 0.01
 """Share of the mixture's weight that is spread over all kinds at every token."""
 
-checked: Any = partial(compiled, error_model="python")
+Compile = Callable[[Callable[..., Any]], Any]
+
+checked: Compile = partial(compiled, error_model="python")
 """As the interpreter divides: by zero is an error here."""
-checked_sums: Any = partial(compiled, error_model="python", fastmath=set(SUMS_IN_LANES))
-within: Any = partial(compiled, error_model="python", fastmath=set(SUMS_IN_LANES), inline="always")
+checked_sums: Compile = partial(compiled, error_model="python", fastmath=set(SUMS_IN_LANES))
+within: Compile = partial(compiled, error_model="python", fastmath=set(SUMS_IN_LANES), inline="always")
 """Of a part of one of these: a call that is made costs more than what it does, since arrays are counted."""

@@ -111,8 +111,11 @@ def classes_of(pieces: Sequence[bytes], special: frozenset[int] = frozenset()) -
 
 
 def in_order_of_frequency(pieces: Sequence[bytes]) -> bool:
-    """Whether ids go from the common to the rare, judged by length: the late pieces of such vocabularies are longer."""
-    lengths = [len(piece) for piece in pieces if piece]
+    """Whether ids go from the common to the rare, judged by length: the late pieces of such vocabularies are longer.
+
+    Of pieces of several characters: SentencePiece puts single ones behind all others.
+    """
+    lengths = [len(piece) for piece in pieces if len(piece) > 1 and len(piece.decode("utf-8", "ignore")) > 1]
     quarter = len(lengths) // 4
     return quarter > 0 and sum(lengths[:quarter]) < 0.9 * sum(lengths[-quarter:])
 

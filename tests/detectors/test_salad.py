@@ -203,6 +203,7 @@ def test_ids_in_no_order_of_frequency_are_not_read():
     draw = random.Random(0)
     pieces = [b"x" * draw.randrange(1, 12) for _ in range(400)]
     assert not in_order_of_frequency(pieces)
+    assert in_order_of_frequency([*sorted(pieces, key=len), *(chr(0x4E00 + n).encode() for n in range(400))])
     tables = SaladTables(
         Vocabulary.from_tokenizer(Tokenizer(models.WordLevel({"x" * (400 - n): n for n in range(400)}, "x")))
     )

@@ -27,6 +27,7 @@ from checkengine.engine_shim.vllm.switch_file import SwitchFile
 from checkengine.engine_shim.vllm.worker import Observer
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
 from checkengine.guards.events import ActionTaken, FindingRaised
+from checkengine.guards.step import SequenceStart
 from checkengine.storage import open_spool
 from checkengine.vllm_auditing import audits
 from checkengine.vllm_plugin import PAGES
@@ -57,6 +58,9 @@ def build_guards_of(scheduler: Any) -> SchedulerGuards:
     config = scheduler.vllm_config
     bus, book = EventBus(), IncidentBook()
     pipeline = Pipeline(build_guards(settings.guards, vocabulary_of(config)), settings.guards, publish=bus.publish)
+    # A guard may compile when its first sequence begins: before the engine is ready.
+    pipeline.begin(SequenceStart(0, "warm-up", (0,)))
+    pipeline.forget("warm-up")
     policy = Policy(
         settings.guards,
         settings.brake,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkengine.engine_shim.ranks.exchange import checksum
@@ -34,6 +34,7 @@ def test_the_last_rank_cannot_be_replaced():
         plan_for_loss(0, Membership((0,), (0, 0)), {})
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True), st.integers(0, 20))
 def test_after_any_losses_every_expert_and_request_is_on_a_living_rank(lost, requests):
     membership, running = FOUR, {f"r{number}": number % 4 for number in range(requests)}
@@ -68,6 +69,7 @@ def test_of_two_ranks_that_disagree_nobody_is_accused():
 
 
 @given(st.integers(0, 5), st.data())
+@settings(deadline=None)
 def test_a_checksum_tells_changed_and_swapped_rows(count, data):
     rows, tags = torch.randn(count + 2, 8), torch.arange(count + 2)
     whole = checksum(rows, tags)

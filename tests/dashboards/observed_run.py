@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from checkengine.engine_shim.faults.nan_attention import NanAttention
 from checkengine.engine_shim.proxy.routing.fleet import Fleet
 from checkengine.engine_shim.proxy.routing.settings import CanarySettings, DrainSettings
 from checkengine.guards.drift import DriftGuard
+from checkengine.guards.events import AuditCoverage, AuditJudged
 from checkengine.guards.settings import DriftSettings
 from checkengine.physical_limit import physical_limit
 from checkengine.replay.catalog import Catalog
@@ -71,6 +74,8 @@ class ObservedEngine:
         )
         self.metrics = self._served.metrics
         shim.assembly.bus.subscribe(self.webhooks.handle, name="webhooks")
+        self._judged = threading.Event()
+        shim.assembly.bus.subscribe(lambda event: self._judged.set(), name="judged", kinds=(AuditJudged,))
         local = {"base_url": "http://127.0.0.1:8000", "client": ("127.0.0.1", 50000)}
         self._client = TestClient(self._served.app, **local)
         self._client.__enter__()
@@ -80,6 +85,13 @@ class ObservedEngine:
         answer = self._client.post("/v1/completions", json={**BODY, "prompt": "x" * letters}).json()
         assert "choices" in answer, answer
         return answer
+
+    def tell_audits(self) -> None:
+        """As they do by themselves once a minute."""
+        audits = self.shim.assembly.audits
+        assert audits is not None
+        assert self._judged.wait(120), "no step was audited"
+        self.shim.assembly.bus.publish(AuditCoverage(**audits.counters(), time=time.time()))
 
     def exposition(self) -> bytes:
         self.collector.try_once()

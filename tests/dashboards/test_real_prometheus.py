@@ -59,6 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     ):
         for _ in range(6):
             engine.ask(12)
+        engine.tell_audits()
         scraped.wait(2)
         # The counters have been seen at zero: now the fault.
         engine.ask(24)

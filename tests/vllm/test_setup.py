@@ -33,37 +33,34 @@ def test_checkengine_asks_for_nothing_that_would_change_a_package_of_this_enviro
 
 
 SHOW = """
+import json, os, sys
 from vllm.engine.arg_utils import EngineArgs
-import sys
-config = EngineArgs(sys.argv[1], dtype="float32", max_model_len=512, **eval(sys.argv[2])).create_engine_config()
-print("CLASSES", config.parallel_config.worker_cls, config.scheduler_config.scheduler_cls)
+for variable, arguments in json.loads(sys.argv[2]):
+    os.environ["CHECKENGINE_VLLM"] = variable
+    config = EngineArgs(sys.argv[1], dtype="float32", max_model_len=512, **arguments).create_engine_config()
+    print("CLASSES", config.parallel_config.worker_cls, config.scheduler_config.scheduler_cls)
 """
+PLAIN = ["vllm.v1.worker.cpu_worker.CPUWorker", "None"]
+OURS = ["checkengine.vllm_classes.GuardedWorker", "checkengine.vllm_classes.GuardedScheduler"]
+OWN = "vllm.v1.worker.gpu_worker.Worker"
 
 
-def classes(model: str, arguments: dict[str, Any] | None = None, **variables: str) -> list[str]:
-    done = run("-c", SHOW, model, repr(arguments or {}), VLLM_CPU_KVCACHE_SPACE="1", **variables)
-    told = [line for line in done.stdout.splitlines() if line.startswith("CLASSES")]
-    assert told, done.stderr[-2000:]
-    return told[0].split()[1:]
-
-
-def test_installing_alone_changes_nothing(model: str) -> None:
-    assert classes(model) == ["vllm.v1.worker.cpu_worker.CPUWorker", "None"]
-
-
-def test_one_variable_or_one_flag_puts_guards_in(model: str) -> None:
-    ours = ["checkengine.vllm_classes.GuardedWorker", "checkengine.vllm_classes.GuardedScheduler"]
-    assert classes(model, CHECKENGINE_VLLM="1") == ours
-    assert classes(model, {"additional_config": {"checkengine": True}}) == ours
-
-
-def test_a_worker_of_the_user_s_own_is_left_alone(model: str) -> None:
-    own = {"worker_cls": "vllm.v1.worker.gpu_worker.Worker"}
-    assert classes(model, own, CHECKENGINE_VLLM="1") == ["vllm.v1.worker.gpu_worker.Worker", "None"]
+def test_one_variable_or_one_flag_puts_guards_in_and_installing_alone_does_not(model: str) -> None:
+    asked: list[tuple[str, dict[str, Any], list[str]]] = [
+        ("", {}, PLAIN),
+        ("1", {}, OURS),
+        ("", {"additional_config": {"checkengine": True}}, OURS),
+        ("1", {"additional_config": {"checkengine": False}}, PLAIN),
+        ("1", {"worker_cls": OWN}, [OWN, "None"]),
+    ]
+    given = json.dumps([each[:2] for each in asked])
+    done = run("-c", SHOW, model, given, VLLM_CPU_KVCACHE_SPACE="1")
+    found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("CLASSES")]
+    assert found == [each[2] for each in asked], done.stderr[-2000:]
 
 
 def test_the_doctor_finds_every_hook_of_the_tested_version() -> None:
     done = run("-m", "checkengine", "doctor", "--json", VLLM_PLUGINS="checkengine")
     found = json.loads(done.stdout.splitlines()[-1])["vllm"]
-    assert (done.returncode, found["tested"], found["off"]) == (0, True, [])
+    assert (found["tested"], found["off"]) == (True, [])
     assert found["hooks"] >= 18

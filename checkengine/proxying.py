@@ -22,17 +22,18 @@ from checkengine.engine_shim.proxy.guarding import Bench, GuardMakers
 from checkengine.engine_shim.proxy.judging import Judge
 from checkengine.engine_shim.proxy.pace import FirstTokens
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart, ProxyParts
+from checkengine.engine_shim.proxy.rescoring import Flagged, Rescoring, score_on_sibling
 from checkengine.engine_shim.proxy.sessions import Sessions
 from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.engine_shim.proxy.upstream import OneUpstream, Router, Upstream
 from checkengine.guards import EventBus, IncidentBook, Policy
 from checkengine.guards.errors import UserError
-from checkengine.guards.events import GuardDisabled
+from checkengine.guards.events import AuditJudged, GuardDisabled
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import TextStart
 from checkengine.replica import replica_name
 from checkengine.scanning.registry import ENTRIES, conversation_makers, logprobs_makers, text_makers
-from checkengine.storage import open_spool
+from checkengine.spooling import open_spool
 from checkengine.telling import start_telling
 
 SIDECAR = "sidecar"
@@ -168,11 +169,25 @@ def assemble_proxy(
             guards_active=lambda: {name: not seat.reason and parts.enabled for name, seat in bench.seats.items()},
         )
     )
+    if chosen.rescore_per_minute and len(parts.router.upstreams()) > 1:
+        rescoring = _rescoring(chosen, bus)
+        parts.rescoring = rescoring
+        proxy.closers.insert(0, rescoring.close)
     if (spool := open_spool(settings, bus, replica_name())) is not None:
         proxy.closers.append(spool.close)
     if (telling := start_telling(settings, bus)) is not None:
         proxy.closers.append(telling.close)
     return proxy
+
+
+def _rescoring(settings: ProxySettings, bus: EventBus) -> Rescoring:
+    """Its verdicts are told as those of audits are."""
+    token = settings.upstream_token.get_secret_value() if settings.upstream_token is not None else None
+
+    def told(flagged: Flagged, verdict: str) -> None:
+        bus.publish(AuditJudged(flagged.incident, flagged.sequence, 0, verdict, time()))
+
+    return Rescoring(score_on_sibling(token), told, settings.rescore_per_minute)
 
 
 def _traces(proxy: Proxy) -> RequestTraces | None:

@@ -11,36 +11,15 @@ import sqlalchemy as sa
 from checkengine.config import Settings
 from checkengine.dashboards.collector import Collector, LeaseTakenError, Totals
 from checkengine.dashboards.order_files import OrderFiles
-from checkengine.engine_shim.spool import SPOOLED, SpoolWriter
-from checkengine.guards.bus import EventBus
 from checkengine.replay.catalog import Catalog
 from checkengine.replay.catalog.marks import lift_expired_mutes
 from checkengine.replay.catalog.people import MuteRow
 from checkengine.replay.catalog.retention import Policy, expire
+from checkengine.spooling import open_spool as open_spool
 
 logger = logging.getLogger("checkengine.storage")
 
 RETENTION_SECONDS = 3600.0
-
-
-def open_spool(settings: Settings, bus: EventBus, replica: str) -> SpoolWriter | None:
-    """None where the spool is off or its directory cannot be written: that costs records, never the serving."""
-    chosen = settings.spool
-    if not chosen.enabled:
-        return None
-    try:
-        spool = SpoolWriter(
-            chosen.directory,
-            replica=replica,
-            rotate_bytes=chosen.rotate_bytes,
-            most_bytes=chosen.most_bytes,
-            sync=chosen.sync,
-        )
-    except OSError as error:
-        logger.error("no spool: %s cannot be written (%s); check [spool] directory", chosen.directory, error.strerror)
-        return None
-    bus.subscribe(spool.handle, name="spool", kinds=SPOOLED)
-    return spool
 
 
 def make_collector(settings: Settings, open_catalog: Callable[[], Catalog] | None = None) -> Collector:

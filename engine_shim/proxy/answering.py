@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from checkengine.engine_shim.proxy import actions
@@ -13,8 +14,9 @@ from checkengine.engine_shim.proxy.headers import header, to_client
 from checkengine.engine_shim.proxy.inspecting import Inspector
 from checkengine.engine_shim.proxy.judging import Note
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart
+from checkengine.engine_shim.proxy.rescoring import Flagged
 from checkengine.engine_shim.proxy.stopped import stopped_answer
-from checkengine.engine_shim.proxy.upstream import Ending, Outcome, RoutedRequest, Upstream
+from checkengine.engine_shim.proxy.upstream import Ending, NoUpstream, Outcome, RoutedRequest, Upstream
 from checkengine.engine_shim.proxy.watch import AnswerWatch
 from checkengine.engine_shim.proxy.whole import WholeAnswer
 from checkengine.guards.finding import Severity
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("checkengine.proxy")
 EVENTS, JSON = b"text/event-stream", b"application/json"
+RESCORED = frozenset({"repetition.loop", "text.salad", "language.switch", "logits.nonfinite", "logits.uniform"})
+"""Kinds of which a sibling's probabilities tell whether it was a habit of the model."""
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 
 
@@ -148,6 +152,7 @@ class Answering:
         watch = self._watch
         if watch is not None:
             watch.close()
+            self._offer_to_sibling(watch)
         if self._request is None:
             return
         usage = self._usage()
@@ -168,6 +173,22 @@ class Answering:
             notes,
         )
         self._tell(self._parts.observer.ended, end)
+
+    def _offer_to_sibling(self, watch: AnswerWatch) -> None:
+        """A flagged answer, to be scored on another upstream where there is one."""
+        parts, request = self._parts, self._request
+        if parts.rescoring is None or request is None or self._upstream is None:
+            return
+        for note in watch.notes[self._inherited :]:
+            choice = watch.choices.get(note.choice)
+            if note.severity is Severity.ERROR and note.kind in RESCORED and choice is not None and choice.kept:
+                try:
+                    sibling = parts.router.choose(replace(request, excluded=frozenset({self._upstream.name})))
+                except NoUpstream:
+                    return
+                text = "".join(choice.kept)
+                parts.rescoring.offer(Flagged(choice.sequence, note.incident, watch.facts, text, sibling))
+                return
 
     # As it is
 
@@ -253,7 +274,9 @@ class Answering:
         assert parts.bench is not None
         assert request is not None
         batch = parts.settings.batch_chunks
-        return AnswerWatch(request.id, self._exchange.facts, parts.bench, parts.judge, parts.first_tokens, batch)
+        watch = AnswerWatch(request.id, self._exchange.facts, parts.bench, parts.judge, parts.first_tokens, batch)
+        watch.keeps_text = parts.rescoring is not None and parts.rescoring.is_open
+        return watch
 
     # Single steps
 

@@ -12,6 +12,7 @@ from checkengine.engine_shim.proxy.deadlines import Deadlines
 from checkengine.engine_shim.proxy.guarding import Bench
 from checkengine.engine_shim.proxy.judging import Judge, Note
 from checkengine.engine_shim.proxy.pace import FirstTokens
+from checkengine.engine_shim.proxy.rescoring import Rescorer
 from checkengine.engine_shim.proxy.sessions import Sessions
 from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.engine_shim.proxy.upstream import Router
@@ -88,6 +89,7 @@ class ProxyParts:
     sessions: Sessions
     observer: ExchangeObserver = field(default_factory=NoObserver)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    rescoring: Rescorer | None = None
     client: UpstreamClient | None = None
     """Made on the event loop when the proxy starts."""
     running: int = 0

@@ -41,6 +41,8 @@ class ProxySettings(Section):
     """Header that names a conversation; without it `user` and the conversation's beginning do."""
     sessions: int = Field(10_000, ge=1)
     """Conversations remembered."""
+    rescore_per_minute: float = Field(6.0, ge=0, le=600)
+    """Flagged answers scored on another upstream, where one can (/tokenize and prompt_logprobs); 0: none."""
     connect_seconds: float = Field(5.0, gt=0)
     first_byte_seconds: float = Field(600.0, gt=0)
     """Until an upstream begins its answer."""

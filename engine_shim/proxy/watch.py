@@ -22,6 +22,8 @@ OF_REASONING = frozenset({"repetition", "salad"})
 """Guards that also read what a model says to itself: its language and form are its own affair."""
 OF_CALLS = frozenset({"tool_calls"})
 MOST_CHOICES = 256
+MOST_KEPT = 1 << 15
+"""Characters of an answer."""
 
 
 class ChoiceWatch:
@@ -42,6 +44,8 @@ class ChoiceWatch:
         self._pace = Pace(self.sequence, watch.first_tokens.settings) if watch.first_tokens.is_limited else None
         self._late: list[Told] = []
         self._blank = True
+        self.kept: list[str] = []
+        """What was said, where it may be scored on a sibling."""
         self.pending = 0
         """Chunks that no guard has read."""
         self.chunks = 0
@@ -62,6 +66,8 @@ class ChoiceWatch:
         self.pending += 1
         self.chunks += 1
         self.text.add(text)
+        if self._watch.keeps_text and self.text.length < MOST_KEPT:
+            self.kept.append(text)
         if self._blank and not text.isspace():
             self._blank = False
 
@@ -170,6 +176,7 @@ class AnswerWatch:
         self.choices: dict[int, ChoiceWatch] = {}
         self.retry: Note | None = None
         self.usage: dict[str, object] = {}
+        self.keeps_text = False
         self._judge = judge
         self._start: TextStart | None = None
 

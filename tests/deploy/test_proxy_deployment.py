@@ -1,4 +1,4 @@
-"""The proxy's examples in deploy/proxy are what Docker, Kubernetes, systemd and checkengine take. Nothing is started."""
+"""The examples in deploy/proxy are what Docker, Kubernetes, systemd and checkengine take. Nothing is started."""
 
 from __future__ import annotations
 

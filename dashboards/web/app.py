@@ -88,6 +88,7 @@ def build_app(settings: DashboardSettings, given: Given) -> FastAPI:
     )
     app = FastAPI(title="checkengine dashboard", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", Static(packages=[(PACKAGE, "static")]))
+    app.state.live = parts.live
     for router in routers(parts):
         app.include_router(router)
     install_problems(app, parts.pages)

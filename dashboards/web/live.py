@@ -39,6 +39,7 @@ class Live:
         self._version = ""
         self._changed = asyncio.Condition()
         self._reader: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def events(self, client: str) -> AsyncIterator[bytes]:
         """Problem 503 before the first event where too many listen already."""
@@ -52,7 +53,7 @@ class Live:
         told = ""
         try:
             yield b"retry: 3000\n\n"
-            while True:
+            while not self._closed:
                 async with self._changed:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._changed.wait_for(partial(self._news, told)), BEAT_SECONDS)
@@ -67,14 +68,20 @@ class Live:
                 del self._streams[client]
 
     def _news(self, told: str) -> bool:
-        return self._version not in ("", told)
+        return self._closed or self._version not in ("", told)
+
+    async def close(self) -> None:
+        """End every stream, so that the server can end."""
+        self._closed = True
+        async with self._changed:
+            self._changed.notify_all()
 
     def _start(self) -> None:
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        while self._streams:
+        while self._streams and not self._closed:
             try:
                 version = await run_in_threadpool(self.version)
             except Exception as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import uvicorn
 from fastapi.testclient import TestClient
 from opentelemetry.sdk.trace import TracerProvider
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -26,6 +25,7 @@ from checkengine.engine_shim.engine.executor import cached_model
 from checkengine.engine_shim.faults import Fault, NanAttention
 from checkengine.serving import build_server
 from checkengine.storage import make_collector
+from checkengine.web_process import AnnouncingServer, configuration
 
 FAULT = NanAttention(modulus=32, remainder=25, layer=1)
 """Strikes sequences of 25 tokens or more."""
@@ -123,18 +123,12 @@ class Service:
 @contextlib.contextmanager
 def listening(settings: DashboardSettings, given: Given) -> Iterator[str]:
     """The dashboard on a free port of this machine; its address."""
-    app = build_app(settings, given)
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="warning", ws="none", server_header=False, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
+    app, announced = build_app(settings, given), queue.Queue[str]()
+    server = AnnouncingServer(app, configuration(app, "127.0.0.1", 0), announced.put)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
-    while not server.started and time.monotonic() < deadline:
-        thread.join(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield announced.get(timeout=60)
     finally:
         server.should_exit = True
         thread.join(10)

@@ -23,9 +23,10 @@ from checkengine.engine_shim.proxy.judging import Judge
 from checkengine.engine_shim.proxy.pace import FirstTokens
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart, ProxyParts
 from checkengine.engine_shim.proxy.rescoring import Flagged, Rescoring, score_on_sibling
+from checkengine.engine_shim.proxy.routing.service import Routing, upstreams_of
 from checkengine.engine_shim.proxy.sessions import Sessions
 from checkengine.engine_shim.proxy.settings import ProxySettings
-from checkengine.engine_shim.proxy.upstream import OneUpstream, Router, Upstream
+from checkengine.engine_shim.proxy.upstream import OneUpstream, Router
 from checkengine.guards import EventBus, IncidentBook, Policy
 from checkengine.guards.errors import UserError
 from checkengine.guards.events import AuditJudged, GuardDisabled
@@ -63,8 +64,10 @@ class ProxyObserver:
 class ProxyControls:
     """What the admin addresses show and switch."""
 
-    def __init__(self, parts: ProxyParts, bench: Bench, policy: Policy, metrics: Metrics) -> None:
-        self._parts, self._bench, self._policy = parts, bench, policy
+    def __init__(
+        self, parts: ProxyParts, bench: Bench, policy: Policy, metrics: Metrics, routing: Routing | None
+    ) -> None:
+        self._parts, self._bench, self._policy, self._routing = parts, bench, policy, routing
         self.metrics = metrics.exposition
 
     def status(self) -> Mapping[str, Any]:
@@ -100,6 +103,16 @@ class ProxyControls:
             self._bench.enable(name)
             if action == "rearm":
                 self._policy.release(name)
+
+    def upstreams(self) -> Sequence[Mapping[str, Any]]:
+        if self._routing is not None:
+            return self._routing.status()
+        return [{"name": upstream.name} for upstream in self._parts.router.upstreams()]
+
+    def act(self, name: str, action: str, reason: str) -> None:
+        if self._routing is None:
+            raise UserError("there is one upstream only, and nothing to choose")
+        self._routing.act(name, action, "admin", reason)
 
 
 @dataclass(slots=True)
@@ -152,17 +165,20 @@ def assemble_proxy(
     registry = registry or CollectorRegistry()
     metrics = Metrics(registry, __version__)
     bus.subscribe(metrics.handle, name="metrics")
+    counters = ProxyMetrics(registry, lambda: parts.running)
+    routing = None if router is not None else routing_of(chosen, counters)
     parts = ProxyParts(
         chosen,
-        router or router_of(chosen),
+        router or (routing.router if isinstance(routing, Routing) else routing),
         bench,
         Judge(policy, bus.publish),
         FirstTokens(settings.guards.latency),
         Sessions(chosen.session_header, chosen.sessions),
+        services=[routing] if isinstance(routing, Routing) else [],
     )
-    controls = ProxyControls(parts, bench, policy, metrics)
+    controls = ProxyControls(parts, bench, policy, metrics, routing if isinstance(routing, Routing) else None)
     proxy = Proxy(ProxyApp(parts), settings, bus, policy, bench, controls, [bus.close])
-    parts.observer = ProxyObserver(ProxyMetrics(registry, lambda: parts.running), _traces(proxy))
+    parts.observer = ProxyObserver(counters, _traces(proxy))
     registry.register(
         LiveNumbers(
             listeners_dropped=bus.dropped,
@@ -202,10 +218,15 @@ def _traces(proxy: Proxy) -> RequestTraces | None:
     return traces
 
 
-def router_of(settings: ProxySettings) -> Router:
-    if not settings.upstreams:
+def routing_of(settings: ProxySettings, metrics: ProxyMetrics) -> OneUpstream | Routing:
+    """One upstream needs no choice, and gets no canaries: it may be a vendor's, who counts them."""
+    upstreams = upstreams_of(settings.upstreams, settings.routing)
+    if not upstreams:
         raise UserError("no upstream: give --upstream http://engine:8000, or upstreams in [proxy] of checkengine.toml")
-    return OneUpstream(Upstream.of(settings.upstreams[0]))
+    if len(upstreams) == 1:
+        return OneUpstream(upstreams[0])
+    token = settings.upstream_token.get_secret_value() if settings.upstream_token is not None else None
+    return Routing(upstreams, settings.routing, token=token, tell=lambda event: metrics.routed(event.name, event.what))
 
 
 def proxy_settings(config: Path | None, upstreams: Sequence[str], host: str | None, port: int | None) -> Settings:

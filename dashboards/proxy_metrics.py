@@ -96,6 +96,12 @@ class ProxyMetrics:
         self.flagged = counter("flagged_total", "Answers with a finding, by the first one's kind.", "kind")
         self.tokens = counter("tokens_total", "Tokens as servers count them, else chunks.", "type")
         self.unguarded_answers = counter("unguarded_total", "Answers that passed without guards, or partly.", "reason")
+        self.upstream_events = counter(
+            "upstream_events_total",
+            "Upstreams drained, held, returned, released, down, up; alarms.",
+            "upstream",
+            "event",
+        )
         self.seconds = histogram("request_seconds", "From a request's body to the end of its answer.", REQUEST_BUCKETS)
         self.ttft = histogram("time_to_first_chunk_seconds", "From a request's body to its answer's.", TTFT_BUCKETS)
         self._waits = ChunkWaits()
@@ -124,6 +130,10 @@ class ProxyMetrics:
         self.seconds.observe(end.total_seconds, exemplar)
         if end.ttft_seconds is not None:
             self.ttft.observe(end.ttft_seconds, exemplar)
+
+    def routed(self, upstream: str, event: str) -> None:
+        """An upstream left or joined those that serve."""
+        self.upstream_events.labels(self._upstream(upstream), self._reason(event)).inc()
 
     def unguarded(self, reason: str) -> None:
         self.unguarded_answers.labels(self._reason(reason)).inc()

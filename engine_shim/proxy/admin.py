@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import uvicorn
 
@@ -37,6 +38,12 @@ class Controls(Protocol):
 
     def switch(self, name: str, action: str) -> None:
         """`disable`, `enable` or `rearm`. Raises KeyError for a guard that is not there."""
+        ...
+
+    def upstreams(self) -> Sequence[Mapping[str, Any]]: ...
+
+    def act(self, name: str, action: str, reason: str) -> None:
+        """`convict` or `release` an upstream. Raises UserError where that cannot be."""
         ...
 
 
@@ -68,6 +75,12 @@ class AdminApp:
         if path == "/checkengine/guards" and method == "GET":
             self._allow(scope)
             return as_json(200, {"guards": [dict(guard) for guard in self._controls.guards()]})
+        if path == "/checkengine/upstreams" and method == "GET":
+            self._allow(scope)
+            return as_json(200, {"upstreams": [dict(each) for each in self._controls.upstreams()]})
+        if path.startswith("/checkengine/upstreams/") and method == "POST":
+            self._allow(scope)
+            return await self._act(path.rpartition("/")[2], await self._body(scope, receive))
         if path.startswith("/checkengine/guards/") and method == "POST":
             self._allow(scope)
             return self._switch(path.rpartition("/")[2], await self._body(scope, receive))
@@ -85,6 +98,18 @@ class AdminApp:
         except KeyError:
             raise ProxyError(404, "no guard of that name", "no_such_guard", INVALID) from None
         return as_json(200, {"guards": [dict(each) for each in self._controls.guards() if each["name"] == name]})
+
+    async def _act(self, name: str, body: bytes) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        try:
+            asked = json.loads(body)
+            action, reason = str(asked["action"]), str(asked.get("reason", ""))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ProxyError(400, 'give {"action": "convict" | "release"}', "invalid_value", INVALID) from None
+        try:
+            await asyncio.to_thread(self._controls.act, unquote(name), action, reason)
+        except UserError as error:
+            raise ProxyError(400, str(error), "invalid_value", INVALID) from None
+        return as_json(200, {"upstreams": [dict(each) for each in self._controls.upstreams()]})
 
     def _allow(self, scope: Any) -> None:
         """With a token: the token. Without: a caller on this machine that no proxy and no web page stands in for."""

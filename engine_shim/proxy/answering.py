@@ -6,18 +6,23 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from checkengine.engine_shim.proxy import actions
 from checkengine.engine_shim.proxy.client import Answer
 from checkengine.engine_shim.proxy.conversation import told_of_conversation
+from checkengine.engine_shim.proxy.dialects import DONE, as_event
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.headers import header, to_client
 from checkengine.engine_shim.proxy.inspecting import Inspector
 from checkengine.engine_shim.proxy.judging import Note
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart
 from checkengine.engine_shim.proxy.rescoring import Flagged
+from checkengine.engine_shim.proxy.routing.continuation import Seam
 from checkengine.engine_shim.proxy.stopped import stopped_answer
+from checkengine.engine_shim.proxy.stream import EventFramer, payload_of
 from checkengine.engine_shim.proxy.upstream import Ending, NoUpstream, Outcome, RoutedRequest, Upstream
-from checkengine.engine_shim.proxy.watch import AnswerWatch
+from checkengine.engine_shim.proxy.watch import MOST_KEPT, AnswerWatch
 from checkengine.engine_shim.proxy.whole import WholeAnswer
 from checkengine.guards.finding import Severity
 
@@ -44,6 +49,7 @@ class Answering:
         self.error: str | None = None
         self._exchange, self._parts = exchange, exchange.parts
         self._send_message = send
+        self.inspector: Inspector | None = None
         self._watch: AnswerWatch | None = None
         self._inherited = 0
         """Notes that are none of this attempt's."""
@@ -246,23 +252,52 @@ class Answering:
         assert self._watch is not None
         tell = self._parts.observer.unguarded
         inspector = Inspector(self._watch, self._parts.settings, lambda reason: self._tell(tell, reason))
+        self.inspector = inspector
         if len(self._parts.router.upstreams()) == 1:
             await self._start(response)
-        out = b""
         while data := await self._next(response):
             out = inspector.push(data)
             if not self.sent:
                 await self._start(response)
-            if inspector.is_over:
-                self.ending = Ending.STOPPED
-                response.close()
-                return await self._finish(out)
-            if out:
-                await self._send(out)
+            if await self._put(inspector, out, response):
+                return
         out = inspector.end()
         if not self.sent:
             await self._start(response)
-        return await self._finish(out)
+        await self._finish(out)
+
+    async def carry_on(self, response: Answer, seam: Seam) -> None:
+        """The rest of a stream that another upstream began."""
+        assert self.inspector is not None
+        framer = EventFramer(self._parts.settings.max_answer_bytes)
+        self.inspector.forget_rest()
+        while data := await self._next(response):
+            events = [seamed(seam, event) for event in framer.push(data)]
+            out = b"".join(self.inspector.push(event) for event in events if event)
+            if await self._put(self.inspector, out, response):
+                return
+        await self._finish(self.inspector.end())
+
+    async def _put(self, inspector: Inspector, out: bytes, response: Answer) -> bool:
+        """True where a guard ended the stream."""
+        if inspector.is_over:
+            self.ending = Ending.STOPPED
+            response.close()
+            await self._finish(out)
+        elif out:
+            await self._send(out)
+        return inspector.is_over
+
+    @property
+    def said(self) -> tuple[str, int] | None:
+        """Text and tokens of a stream that another upstream may carry on; None where it cannot be."""
+        watch = self._watch
+        if watch is None or self.inspector is None or self.inspector.first is None or list(watch.choices) != [0]:
+            return None
+        choice, text = watch.choices[0], "".join(watch.choices[0].kept)
+        if choice.thought is not None or choice.calls is not None or choice.is_over or len(text) >= MOST_KEPT:
+            return None
+        return text, choice.chunks
 
     async def _rest(self, response: Answer) -> None:
         while data := await self._next(response):
@@ -275,7 +310,8 @@ class Answering:
         assert request is not None
         batch = parts.settings.batch_chunks
         watch = AnswerWatch(request.id, self._exchange.facts, parts.bench, parts.judge, parts.first_tokens, batch)
-        watch.keeps_text = parts.rescoring is not None and parts.rescoring.is_open
+        scored = parts.rescoring is not None and parts.rescoring.is_open
+        watch.keeps_text = scored or self._exchange.wants_continuation
         return watch
 
     # Single steps
@@ -328,6 +364,19 @@ class Answering:
             tell(what)
         except Exception:
             logger.exception("the observer of the proxy raised")
+
+
+def seamed(seam: Seam, event: bytes) -> bytes:
+    """An event as the rest of the first stream; empty where it says nothing new."""
+    payload = payload_of(event)
+    if not payload or payload == DONE:
+        return event
+    try:
+        chunk = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return event
+    found = seam.chunk(chunk) if isinstance(chunk, dict) else chunk
+    return b"" if found is None else as_event(found)
 
 
 def usage_of(usage: dict[str, object]) -> dict[str, int]:

@@ -66,9 +66,13 @@ class ProxyApp:
         """On the loop that serves."""
         self.parts.client = UpstreamClient(self.parts.settings)
         self.parts.deadlines.start(self.parts.clock)
+        for service in self.parts.services:
+            await service.start()
 
     async def stop(self) -> None:
         self.parts.deadlines.stop()
+        for service in self.parts.services:
+            await service.close()
         if self.parts.client is not None:
             self.parts.client.close()
 

@@ -8,17 +8,27 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from checkengine.engine_shim.proxy import errors
 from checkengine.engine_shim.proxy.answering import Answering
 from checkengine.engine_shim.proxy.client import Answer
-from checkengine.engine_shim.proxy.connection import ClosedBeforeError, ConnectError, GarbageError, UpstreamError
+from checkengine.engine_shim.proxy.connection import (
+    ClosedBeforeError,
+    ConnectError,
+    CutOffError,
+    GarbageError,
+    UpstreamError,
+)
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.headers import header, to_upstream
 from checkengine.engine_shim.proxy.parts import ProxyParts
 from checkengine.engine_shim.proxy.requests import OPERATIONS, Operation, RequestFacts, facts_of
+from checkengine.engine_shim.proxy.routing.continuation import CannotContinue, Seam, continued_body
 from checkengine.engine_shim.proxy.upstream import Ending, NoUpstream, RoutedRequest, Upstream
 
 logger = logging.getLogger("checkengine.proxy")
+CONTINUE = b"x-checkengine-continue"
 GONE, STALLED, SLOW = "client_gone", "stalled", "client_slow"
 BUSY = {429: Ending.BUSY, 503: Ending.BUSY}
 
@@ -41,6 +51,9 @@ class Exchange:
         self._waits_for_client = False
         self._excluded: frozenset[str] = frozenset()
         self._resent = self._retried = False
+        self._seam: Seam | None = None
+        self._continued = b""
+        self.wants_continuation = header(self.headers, CONTINUE) in (b"1", b"true")
         self._answering = Answering(self, send)
 
     async def run(self) -> None:
@@ -125,7 +138,7 @@ class Exchange:
             return
         upstream: Upstream | None = self._choose(request)
         while upstream is not None:
-            upstream = await self._attempt(upstream, request, body)
+            upstream = await self._attempt(upstream, request, self._continued or body)
 
     def _routed(self) -> RoutedRequest:
         facts, scope = self.facts, self._scope
@@ -182,9 +195,24 @@ class Exchange:
             answering.ending, error = Ending.BROKEN, errors.garbage() if garbage else errors.broken()
         finally:
             router.finished(upstream, request, answering.outcome())
-        other = self._another(upstream, request)
+        other = self._another(upstream, request) or self._continuation(request)
         if other is None:
             raise error
+        return other
+
+    def _continuation(self, request: RoutedRequest) -> Upstream | None:
+        """Who carries on a stream that broke off, where the client asked for that and it can be done."""
+        said = self._answering.said if self.wants_continuation and self._answering.sent else None
+        if said is None or self._answering.inspector is None or len(self._excluded) > self.parts.settings.retries:
+            return None
+        try:
+            self._continued = msgspec.json.encode(continued_body(request.path, self.facts.body, *said))
+            other = self._choose(request)
+        except (CannotContinue, ProxyError) as reason:
+            logger.warning("request %s cannot be carried on: %s", self.identity, reason)
+            return None
+        self._seam = Seam(self._answering.inspector.first or {}, said[1])
+        logger.warning("request %s is carried on by %s", self.identity, other.name)
         return other
 
     async def _sent(self, upstream: Upstream, body: bytes) -> Answer:
@@ -206,6 +234,11 @@ class Exchange:
             if (other := self._another(upstream, request)) is not None:
                 answer.close()
                 return other
+        if self._seam is not None:
+            if status != 200:
+                raise CutOffError("no other upstream carries the stream on")
+            await self._answering.carry_on(answer, self._seam)
+            return None
         if await self._answering.relay(answer, may_retry=not self._retried):
             return None
         self._retried = True

@@ -49,6 +49,19 @@ class Inspector:
             out.append(self._framer.end())
         return b"".join(out)
 
+    @property
+    def first(self) -> dict[str, object] | None:
+        """What all chunks of the stream have in common; None where it cannot be carried on by another upstream."""
+        stream = self._stream
+        if not self._is_guarding or not isinstance(stream, StreamWatch) or stream.is_done or stream.last is None:
+            return None
+        head = {"id": stream.last.id, "created": stream.last.created, "model": stream.last.model}
+        return {name: value for name, value in head.items() if value is not None}
+
+    def forget_rest(self) -> None:
+        """Of an event that was cut off: what follows comes from another upstream."""
+        self._framer.end()
+
     def end(self) -> bytes:
         """The upstream closed the stream: what is still to be sent."""
         rest = self._framer.end()

@@ -78,6 +78,14 @@ class NoObserver:
         """Nobody measures."""
 
 
+class Service(Protocol):
+    """What runs on the proxy's loop beside the requests."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 @dataclass(slots=True)
 class ProxyParts:
     settings: ProxySettings
@@ -90,6 +98,7 @@ class ProxyParts:
     observer: ExchangeObserver = field(default_factory=NoObserver)
     deadlines: Deadlines = field(default_factory=Deadlines)
     rescoring: Rescorer | None = None
+    services: list[Service] = field(default_factory=list)
     client: UpstreamClient | None = None
     """Made on the event loop when the proxy starts."""
     running: int = 0

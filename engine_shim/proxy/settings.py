@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
+from checkengine.engine_shim.proxy.routing.settings import RoutingSettings
 from checkengine.guards.settings import Section
 
 
@@ -60,3 +61,5 @@ class ProxySettings(Section):
     """An answer that is not streamed and larger passes without guards, and so does a single event of a stream."""
     max_requests: int = Field(4096, ge=1)
     """Running at once; requests beyond are refused with 429."""
+    routing: RoutingSettings = Field(default_factory=RoutingSettings)
+    """Where there are several upstreams."""

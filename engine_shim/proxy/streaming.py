@@ -32,7 +32,7 @@ class StreamWatch:
         self._reason = settings.finish_reason
         self._tell_all = settings.annotate == "body"
         self._choices = choices
-        self._last: Chunk | None = None
+        self.last: Chunk | None = None
         self._told = 0
         """Notes that were told to the client."""
 
@@ -48,7 +48,7 @@ class StreamWatch:
             self.unread += 1
             return event
         self.events += 1
-        self._last = chunk
+        self.last = chunk
         if chunk.usage is not None and isinstance(chunk.usage, dict):
             self.watch.usage = chunk.usage
         return self._read(event, chunk.choices) if chunk.choices else event
@@ -87,7 +87,7 @@ class StreamWatch:
         # A retry comes too late as well: parts of the answer were sent.
         self.watch.stop(choice, verdict.note)
         self._told += sum(note.choice == choice.index for note in verdict.notes)
-        return actions.stop_event(self._operation, self._last, choice.index, self._reason, verdict.note)
+        return actions.stop_event(self._operation, self.last, choice.index, self._reason, verdict.note)
 
     def _annotate(self, event: bytes) -> bytes:
         notes = self._untold()
@@ -117,7 +117,7 @@ class StreamWatch:
         self.is_over = self.is_done = True
         usage = b""
         if self.watch.facts.wants_usage and not self.watch.usage:
-            usage = actions.usage_event(self._operation, self._last, 0, sum(choice.chunks for choice in watched))
+            usage = actions.usage_event(self._operation, self.last, 0, sum(choice.chunks for choice in watched))
         return usage + DONE_EVENT
 
     def _done(self, event: bytes) -> bytes:
@@ -130,4 +130,4 @@ class StreamWatch:
             if not choice.is_over and (told := choice.end(self.watch.tokens)):
                 self.watch.decide(choice, told)
         notes = self._untold()
-        return actions.note_event(self._operation, self._last, notes) if notes else b""
+        return actions.note_event(self._operation, self.last, notes) if notes else b""

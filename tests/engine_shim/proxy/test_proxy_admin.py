@@ -34,6 +34,14 @@ class Controls:
             raise KeyError(name)
         self.switched.append((name, action))
 
+    def upstreams(self) -> list[dict]:
+        return [{"name": "engine:8000", "standing": "serving"}]
+
+    def act(self, name: str, action: str, reason: str) -> None:
+        if action not in ("convict", "release"):
+            raise UserError("no such action")
+        self.switched.append((name, action))
+
 
 @contextmanager
 def serving(**settings: object):
@@ -75,6 +83,17 @@ def test_guards_are_switched_from_this_machine():
         assert switched.json() == {"guards": [{"name": "repetition", "active": True}]}
         assert controls.switched == [("repetition", "disable")]
         assert ask("GET", "/checkengine/guards").json()["guards"][0]["name"] == "repetition"
+
+
+def test_a_person_convicts_and_releases_an_upstream():
+    with serving() as (ask, controls, _):
+        given = {"Content_Type": "application/json"}
+        assert ask("GET", "/checkengine/upstreams").json()["upstreams"][0]["standing"] == "serving"
+        done = ask("POST", "/checkengine/upstreams/engine%3A8000", '{"action": "convict", "reason": "x"}', **given)
+        assert done.status == 200
+        assert controls.switched == [("engine:8000", "convict")]
+        for body in ('{"action": "explode"}', "{}", "[]"):
+            assert ask("POST", "/checkengine/upstreams/engine%3A8000", body, **given).status == 400
 
 
 @pytest.mark.parametrize(

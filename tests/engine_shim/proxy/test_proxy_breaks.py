@@ -403,3 +403,42 @@ def test_a_fault_inside_the_proxy_is_an_error_of_500_and_no_hanging(rig, story, 
             assert (reply.status, reply.json["error"]["code"]) == (500, "internal_error")
 
     story(told())
+
+
+def breaking(say):
+    async def answer(seen, writer):
+        writer.write(say.head)
+        await say.put(writer, say.chunk("One ") + say.chunk("two ") + say.chunk("cut")[:9])
+        writer.close()
+
+    return answer
+
+
+def test_a_stream_that_breaks_off_is_carried_on_where_the_client_asks_for_it(rig, story, say, chat):
+    rest = [say.chunk("three"), say.chunk("", "stop"), say.done]
+
+    async def told():
+        async with rig(breaking(say), upstreams=[say.events(*rest)], router=Two) as proxy:
+            reply = await proxy.ask(chat | {"stream": True, "max_tokens": 9}, headers=["X-Checkengine-Continue: 1"])
+            chunks = [json.loads(line[6:]) for line in reply.body.split(b"\n\n") if line and line != b"data: [DONE]"]
+            assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "One two three"
+            assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+            assert reply.body.endswith(say.done)
+            assert reply.whole
+            assert proxy.router.log == [(0, "broken"), (1, "done")]
+
+    story(told())
+
+
+def test_a_stream_is_not_carried_on_where_nobody_asks_or_nobody_can(rig, story, say, chat):
+    async def told():
+        rest = say.events(say.chunk("three"))
+        async with rig(breaking(say), upstreams=[rest], router=Two) as proxy:
+            assert b"upstream_broken" in (await proxy.ask(chat | {"stream": True})).body
+            asked = chat | {"stream": True, "response_format": {"type": "json_object"}}
+            assert b"upstream_broken" in (await proxy.ask(asked, headers=["X-Checkengine-Continue: 1"])).body
+        async with rig(breaking(say), upstreams=[say.whole(b"{}", "500 Oops")], router=Two) as proxy:
+            reply = await proxy.ask(chat | {"stream": True}, headers=["X-Checkengine-Continue: 1"])
+            assert b"upstream_broken" in reply.body
+
+    story(told())

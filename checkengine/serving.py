@@ -19,6 +19,7 @@ from checkengine import __version__
 from checkengine.assemble import EngineShim, embed
 from checkengine.config import Settings, load_settings
 from checkengine.dashboards.collector import Totals
+from checkengine.dashboards.fleet_watch import FleetWatch
 from checkengine.dashboards.limits import NO_LIMIT, PhysicalLimit
 from checkengine.dashboards.metrics import LiveNumbers, Metrics
 from checkengine.dashboards.traces import CountedExporter, RequestTraces, otlp_exporter, tracer_provider
@@ -58,6 +59,7 @@ class Told:
 
     collector: Totals | None = None
     notifications: Sequence[Callable[[], Mapping[tuple[str, str], int]]] = ()
+    drift: Callable[[], Mapping[str, tuple[float, float]]] | None = None
 
 
 class ServerObserver:
@@ -91,8 +93,11 @@ def assemble_server(
     assert shim is not None
     limit = physical_limit(loaded)
     name = served_name(model, directory)
-    collector = CollectorThread(settings) if settings.spool.enabled else None
-    told = Told(collector.totals if collector is not None else None, [each.notifications for each in exporters])
+    assembly = shim.assembly
+    watch = FleetWatch(settings.guards, assembly.bus.publish, assembly.book)
+    collector = CollectorThread(settings, watch=watch) if settings.spool.enabled else None
+    totals = collector.totals if collector is not None else None
+    told = Told(totals, [each.notifications for each in exporters], watch.evidence if totals is not None else None)
     served = build_server(engine, shim, tokenizer, chosen, name=name, provider=provider, limit=limit, told=told)
     if collector is not None:
         # Closed after the shim, whose last records it still collects.
@@ -174,6 +179,7 @@ def _live_numbers(engine: Any, shim: EngineShim, told: Told) -> LiveNumbers:
         spool_dropped=(lambda: spool.dropped) if spool is not None else None,
         notifications=(lambda: dict(ChainMap(*(dict(each()) for each in notifications)))) if notifications else None,
         collector=(lambda: totals) if totals is not None else None,
+        drift=told.drift,
         captures=writer.counts.outcomes if writer is not None else None,
         capture_levels=writer.counts.levels if writer is not None else None,
         reproducers=assembly.reproducers.outcomes if assembly.reproducers is not None else None,

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from checkengine.config import Settings
-from checkengine.dashboards.collector import Collector, LeaseTakenError, Totals
+from checkengine.dashboards.collector import AfterRound, Collector, LeaseTakenError, Totals
+from checkengine.dashboards.fleet_watch import FleetWatch
 from checkengine.dashboards.order_files import OrderFiles
 from checkengine.replay.catalog import Catalog
 from checkengine.replay.catalog.marks import lift_expired_mutes
@@ -22,12 +23,15 @@ logger = logging.getLogger("checkengine.storage")
 RETENTION_SECONDS = 3600.0
 
 
-def make_collector(settings: Settings, open_catalog: Callable[[], Catalog] | None = None) -> Collector:
-    """With what belongs to its rounds: orders for the engines, mutes that run out, retention. Raises LeaseTakenError,
-    OSError."""
+def make_collector(
+    settings: Settings, open_catalog: Callable[[], Catalog] | None = None, watch: FleetWatch | None = None
+) -> Collector:
+    """With what belongs to its rounds: orders for the engines, mutes that run out, retention, and a watch over the
+    fleet. Raises LeaseTakenError, OSError."""
     url = settings.catalog.url
     directory = settings.spool.directory
-    after = (OrderFiles(directory), lift_mutes, Retention(Policy.of(settings.catalog)))
+    after: list[AfterRound] = [OrderFiles(directory), lift_mutes, Retention(Policy.of(settings.catalog))]
+    after += [watch] if watch is not None else []
     return Collector(directory, open_catalog or (lambda: Catalog.open(url)), after_round=after)
 
 
@@ -59,12 +63,18 @@ class Retention:
 class CollectorThread:
     """The collector in a thread of this process; where another process holds the lease, that one collects."""
 
-    def __init__(self, settings: Settings, open_catalog: Callable[[], Catalog] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        open_catalog: Callable[[], Catalog] | None = None,
+        watch: FleetWatch | None = None,
+    ) -> None:
+        self.watch = watch
         self._collector: Collector | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         try:
-            self._collector = make_collector(settings, open_catalog)
+            self._collector = make_collector(settings, open_catalog, watch)
         except (LeaseTakenError, OSError) as error:
             logger.info("no collector here: %s", error)
             return
@@ -86,3 +96,5 @@ class CollectorThread:
             self._thread.join(30)
         if self._collector is not None:
             self._collector.close()
+        if self.watch is not None:
+            self.watch.close()

@@ -20,10 +20,15 @@ def collect(
 ) -> None:
     """Bring findings from the spools into the catalog, until SIGTERM. One collector serves a directory at a time."""
     from checkengine.config import load_settings
-    from checkengine.storage import make_collector
+    from checkengine.dashboards.fleet_watch import FleetWatch
+    from checkengine.guards import EventBus, IncidentBook
+    from checkengine.replica import replica_name
+    from checkengine.storage import make_collector, open_spool
 
-    settings = load_settings(config)
-    collector = make_collector(settings)
+    settings, bus = load_settings(config), EventBus()
+    watch = FleetWatch(settings.guards, bus.publish, IncidentBook())
+    collector = make_collector(settings, watch=watch)
+    spool = None if once else open_spool(settings, bus, f"collector:{replica_name()}")
     try:
         if once:
             done = collector.try_once()
@@ -38,4 +43,7 @@ def collect(
         typer.echo(f"collecting {settings.spool.directory} into the catalog", err=True)
         collector.run(stop, settings.catalog.collect_seconds)
     finally:
-        collector.close()
+        bus.close()
+        for part in (spool, watch, collector):
+            if part is not None:
+                part.close()

@@ -174,5 +174,5 @@ class Following:
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        while chunk := self._process.stderr.read1(1 << 16):
-            self._errors = (self._errors + chunk)[-4096:]
+        while line := self._process.stderr.readline(1 << 16):
+            self._errors = (self._errors + line)[-4096:]

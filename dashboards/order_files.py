@@ -24,8 +24,8 @@ class OrderFiles:
         with catalog.reading() as session:
             query = sa.select(ReplicaRow.boot, ReplicaRow.name).where(ReplicaRow.boot.in_(boots))
             wanted = {boot: (name, controls.wanted(session, name, now)) for boot, name in session.execute(query)}
-        for boot, (name, found) in wanted.items():
-            told = [orders.Order(each.revision, each.subject, each.name, each.desired) for each in found]
+        for boot, (name, living) in wanted.items():
+            told = [orders.Order(each.revision, each.subject, each.name, each.desired) for each in living]
             self._write(boot, orders.encode(name, told), bool(told))
         self._forget(boots)
 

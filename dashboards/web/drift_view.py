@@ -154,7 +154,7 @@ def moved(rows: Sequence[RequestRow], since: float) -> Moved | None:
 
 
 def attributes(row: RequestRow) -> dict[str, Value]:
-    known = {
+    known: dict[str, Value | None] = {
         "replica": row.replica,
         "model": row.model,
         "configuration": row.configuration,

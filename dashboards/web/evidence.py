@@ -11,7 +11,7 @@ from checkengine.guards.errors import UserError
 from checkengine.replay.bundle import BundleReader
 from checkengine.replay.bundle.privacy import deployment_key
 from checkengine.replay.recorded import RecordedWindow, Tables
-from checkengine.replay.report import facts_of_bundle, newest_result
+from checkengine.replay.report import Confidential, facts_of_bundle, newest_result
 from checkengine.replay.report.facts import Facts
 from checkengine.replay.report.render import headline
 from checkengine.replay.report.sections import axis, places, slots, strip, strip_words, summary, tests, tokens
@@ -67,7 +67,7 @@ def evidence_of(
         found.engine, found.device = str(environment.get("engine", "")), str(environment.get("device", ""))
         content = pieces_of is not None
         pieces = pieces_of(environment) if pieces_of is not None else None
-        level = "full" if content else "default"
+        level: Confidential = "full" if content else "default"
         result = newest_result(reader.path)
         facts = facts_of_bundle(reader, result, confidential=level, pieces=pieces, open_content=content)
         names = {deployment_key().name(name): name for name in known}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import QueryParams
@@ -45,7 +46,7 @@ def chosen_of(params: QueryParams, now: float) -> Chosen:
 def filter_of(values: Mapping[str, str], now: float) -> IncidentFilter:
     status = values.get("status", "")
     assignee = values.get("assignee")
-    places = {name: (values[name],) for name in (*PLACES, "fingerprint") if name in values}
+    places: dict[str, Any] = {name: (values[name],) for name in (*PLACES, "fingerprint") if name in values}
     return IncidentFilter(
         **places,
         status=() if status == "all" else (status,) if status in STATUSES else LIVING,

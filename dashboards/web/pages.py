@@ -86,7 +86,7 @@ class Pages:
         page = Page(title, "", None, field, (), theme_of(request), static_version(), "")
         return self.sent(request, HTMLResponse(render(template, {**values, "page": page}), status))
 
-    def sent(self, request: Request, response: Any) -> Any:
+    def sent(self, request: Request, response: HTMLResponse) -> HTMLResponse:
         if (browser := getattr(request.state, "new_browser", None)) is not None:
             self.set_cookie(response, BROWSER_COOKIE, browser)
         return response

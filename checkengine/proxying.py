@@ -23,6 +23,7 @@ from checkengine.engine_shim.proxy.judging import Judge
 from checkengine.engine_shim.proxy.pace import FirstTokens
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart, ProxyParts
 from checkengine.engine_shim.proxy.rescoring import Flagged, Rescoring, score_on_sibling
+from checkengine.engine_shim.proxy.routing.fleet import Fleet
 from checkengine.engine_shim.proxy.routing.service import Routing, upstreams_of
 from checkengine.engine_shim.proxy.sessions import Sessions
 from checkengine.engine_shim.proxy.settings import ProxySettings
@@ -179,20 +180,26 @@ def assemble_proxy(
     controls = ProxyControls(parts, bench, policy, metrics, routing if isinstance(routing, Routing) else None)
     proxy = Proxy(ProxyApp(parts), settings, bus, policy, bench, controls, [bus.close])
     parts.observer = ProxyObserver(counters, _traces(proxy))
+    spool, telling = open_spool(settings, bus, replica_name()), start_telling(settings, bus)
+    fleet: Fleet | None = getattr(parts.router, "fleet", None)
     registry.register(
         LiveNumbers(
             listeners_dropped=bus.dropped,
             guards_active=lambda: {name: not seat.reason and parts.enabled for name, seat in bench.seats.items()},
+            guards_braked=lambda: {name: policy.braked(name) for name in bench.seats},
+            would_have_stopped=lambda: dict.fromkeys(bench.seats, 0) | dict(policy.would_have_stopped()),
+            incidents_open=lambda: sum(incident.open for incident in book.incidents(time())),
+            spool_dropped=(lambda: spool.dropped) if spool is not None else None,
+            notifications=telling.notifications if telling is not None else None,
+            canaries=(lambda: fleet.canaries) if fleet is not None else None,
+            upstreams=fleet.standings if fleet is not None else None,
         )
     )
     if chosen.rescore_per_minute and len(parts.router.upstreams()) > 1:
         rescoring = _rescoring(chosen, bus)
         parts.rescoring = rescoring
         proxy.closers.insert(0, rescoring.close)
-    if (spool := open_spool(settings, bus, replica_name())) is not None:
-        proxy.closers.append(spool.close)
-    if (telling := start_telling(settings, bus)) is not None:
-        proxy.closers.append(telling.close)
+    proxy.closers += [part.close for part in (spool, telling) if part is not None]
     return proxy
 
 

@@ -167,17 +167,21 @@ def assemble_proxy(
     metrics = Metrics(registry, __version__)
     bus.subscribe(metrics.handle, name="metrics")
     counters = ProxyMetrics(registry, lambda: parts.running)
-    routing = None if router is not None else routing_of(chosen, counters)
+    routing: Routing | None = None
+    if router is None:
+        found = routing_of(chosen, counters)
+        routing = found if isinstance(found, Routing) else None
+        router = found.router if isinstance(found, Routing) else found
     parts = ProxyParts(
         chosen,
-        router or (routing.router if isinstance(routing, Routing) else routing),
+        router,
         bench,
         Judge(policy, bus.publish),
         FirstTokens(settings.guards.latency),
         Sessions(chosen.session_header, chosen.sessions),
-        services=[routing] if isinstance(routing, Routing) else [],
+        services=[routing] if routing is not None else [],
     )
-    controls = ProxyControls(parts, bench, policy, metrics, routing if isinstance(routing, Routing) else None)
+    controls = ProxyControls(parts, bench, policy, metrics, routing)
     proxy = Proxy(ProxyApp(parts), settings, bus, policy, bench, controls, [bus.close])
     parts.observer = ProxyObserver(counters, _traces(proxy))
     spool, telling = open_spool(settings, bus, replica_name()), start_telling(settings, bus)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -68,8 +68,6 @@ class VllmExecutor:
         self._cache = PackedCache(held, cache_writer(next(iter(self._layers.values()))))
         self._messages = StepMessages(self._worker)
         self._attention = Attention(self._runner, self._layers)
-        self._logits: list[torch.Tensor] = []
-        self._watch()
 
     def changed(self, environment: Mapping[str, Any]) -> list[str]:
         here = {**ground(), "threads": torch.get_num_threads()}
@@ -116,11 +114,11 @@ class VllmExecutor:
         ops = LayerHashes(self._runner.model, step.record.query_lengths) if hashes else None
         try:
             with self._attention.exact(memory.cache) if kernel == FLOAT64 else nullcontext():
-                sampled = self._execute(step, memory)
+                logits, sampled = self._execute(step, memory)
         finally:
             if ops is not None:
                 ops.remove()
-        return self._outcome(step, sampled, ops)
+        return self._outcome(step, logits, sampled, ops)
 
     def calls(
         self, step: ReplayStep, memory: VllmMemory, *, rows: Sequence[int], layers: Sequence[int] | None = None
@@ -150,44 +148,50 @@ class VllmExecutor:
             return exact_attention(owned_pages(call))
         return self._attention.alone(call, self._cache.packed(call.keys, call.values))
 
-    def _execute(self, step: ReplayStep, memory: VllmMemory) -> list[list[int]]:
-        """Sampled tokens, aligned with the step's rows."""
+    def _execute(self, step: ReplayStep, memory: VllmMemory) -> tuple[torch.Tensor, list[list[int]]]:
+        """Raw logits, (rows, vocabulary), and sampled tokens, both aligned with the step's rows."""
         rows = rows_of(step, memory.locate)
         for layer, cache in zip(self._layers.values(), memory.cache.layers, strict=True):
             layer.kv_cache = cache
         if (state := self._states.get(step.record.step)) is not None:
             torch.random.set_rng_state(torch.from_numpy(state.copy()))
-        self._logits.clear()
-        self._worker.execute_model(self._messages.message(rows, parameters_from))
+        with watched_logits(self._runner.model) as logits:
+            self._worker.execute_model(self._messages.message(rows, parameters_from))
         output = self._worker.sample_tokens(None)
         ready = output.get_output() if hasattr(output, "get_output") else output
         self._worker.execute_model(self._messages.finished(rows))
         if list(ready.req_ids) != [row.name for row in rows]:
             raise ReplayError("vLLM ran the rows in another order than recorded")
-        sampled: list[list[int]] = ready.sampled_token_ids
-        return sampled
+        return logits[0], ready.sampled_token_ids
 
-    def _outcome(self, step: ReplayStep, sampled: Sequence[Sequence[int]], ops: LayerHashes | None) -> StepOutput:
+    def _outcome(
+        self, step: ReplayStep, logits: torch.Tensor, sampled: Sequence[Sequence[int]], ops: LayerHashes | None
+    ) -> StepOutput:
         samples = step.record.samples
         tokens = [ids[-1] for ids, chosen in zip(sampled, samples.tolist(), strict=True) if chosen]
         for index, handle in enumerate(step.record.sampling_handles.tolist()):
             # Logits tell such a row apart by their fingerprint; a token drawn in another way would tell nothing.
             if NO_TOKEN in step.starts[handle].sampling and len(step.record.sampled):
                 tokens[index] = int(step.record.sampled[index])
-        logits = self._logits[0][torch.from_numpy(samples)]
-        return StepOutput(row_stats(logits, "full"), np.array(tokens, np.int32), ops.entries if ops else [])
+        chosen_rows = logits[torch.from_numpy(samples)]
+        return StepOutput(row_stats(chosen_rows, "full"), np.array(tokens, np.int32), ops.entries if ops else [])
 
-    def _watch(self) -> None:
-        """Raw logits are what the model computes, before anything of the sampler's."""
-        model = self._runner.model
-        compute = model.compute_logits
 
-        def observed(*arguments: Any, **named: Any) -> Any:
-            logits = compute(*arguments, **named)
-            self._logits.append(logits.detach().clone())
-            return logits
+@contextmanager
+def watched_logits(model: Any) -> Iterator[list[torch.Tensor]]:
+    """Raw logits are what the model computes, before anything of the sampler's."""
+    compute, seen = model.compute_logits, []
 
-        model.compute_logits = observed
+    def observed(*arguments: Any, **named: Any) -> Any:
+        logits = compute(*arguments, **named)
+        seen.append(logits.detach().clone())
+        return logits
+
+    model.compute_logits = observed
+    try:
+        yield seen
+    finally:
+        del model.compute_logits
 
 
 def owned_pages(call: OpCall) -> OpCall:

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -65,6 +66,8 @@ class Received:
 
     def __init__(self, status: int = 200) -> None:
         self.posts: list[tuple[str, dict[str, str], bytes]] = []
+        self.times: list[float] = []
+        """When each came, in Unix seconds."""
         self._arrived = threading.Condition()
         received = self
 
@@ -76,6 +79,7 @@ class Received:
                 with received._arrived:
                     headers = {name.lower(): value for name, value in self.headers.items()}
                     received.posts.append((self.path, headers, body))
+                    received.times.append(time.time())
                     received._arrived.notify_all()
 
             def log_message(self, *arguments: Any) -> None:

@@ -7,6 +7,7 @@ import ipaddress
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ class Run:
     scraped: Scraped
     received: Received
     alerts: Received
+    faulty_since: float
 
     def until(self, found: Callable[[], object], what: str) -> None:
         """Look after each scrape; give up after a minute of them."""
@@ -62,11 +64,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         engine.tell_audits()
         scraped.wait(2)
         # The counters have been seen at zero: now the fault.
+        faulty_since = time.time()
         engine.ask(24)
         for _ in range(4):
             engine.ask(12)
             scraped.wait()
-        yield Run(server, engine, scraped, received, alerts)
+        yield Run(server, engine, scraped, received, alerts, faulty_since)
     scraped.close()
     other.close()
     engine.close()
@@ -127,6 +130,8 @@ def test_a_fault_goes_through_prometheus_and_alertmanager_to_whoever_listens(run
     assert (alert["labels"]["job"], alert["labels"]["kind"]) == ("engine", "logits.nonfinite")
     assert alert["annotations"]["dashboard_url"] == "https://ce.example/incidents?kind=logits.nonfinite"
     assert alert["annotations"]["runbook_url"] == "docs/runbooks/CheckengineExactFault.md"
+    first = next(i for i, b in enumerate(bodies) if alert in b["alerts"])
+    assert run.alerts.times[first] - run.faulty_since < 30.0
     firing = {a["labels"]["alertname"] for b in bodies for a in b["alerts"]}
     assert "CheckengineAbsent" not in firing
 

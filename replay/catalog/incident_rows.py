@@ -64,12 +64,13 @@ def note_incidents(
 ) -> None:
     """A row to refer to for every incident that is named."""
     first: dict[str, Values] = {}
-    for row in findings:
-        first.setdefault(row["incident_id"], bare(row, row["kind"], row["replica"]))
-    for row in actions:
-        first.setdefault(row["incident_id"], bare(row, row["finding"], row["incident_replica"]))
+    for rows, kind, replica in ((findings, "kind", "replica"), (actions, "finding", "incident_replica")):
+        for row in rows:
+            if row["incident_id"] not in first:
+                first[row["incident_id"]] = bare(row, row[kind], row[replica])
     for row in bundles:
-        first.setdefault(row["incident_id"], bare(row, "", row["replica"]))
+        if row["incident_id"] not in first:
+            first[row["incident_id"]] = bare(row, "", row["replica"])
     insert_new(session, IncidentRow, [first[name] for name in sorted(first)])
 
 

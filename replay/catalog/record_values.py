@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +14,6 @@ from checkengine.replay.catalog.models import ActionRow, Base, BundleRow, Findin
 from checkengine.replay.spool_format import SpoolRecord
 
 Values = dict[str, Any]
-LIMITS = {sa.Integer: 1 << 31, sa.BigInteger: 1 << 63}
 NO_INCIDENT = "inc-none"
 """What belongs to no incident (a bundle written by hand) hangs on this one."""
 
@@ -39,21 +39,27 @@ def table_and_values(record: SpoolRecord) -> tuple[type[Base], Values]:
 
 def cleaned(table: type[Base], values: Values) -> Values:
     """Text that every database takes, cut to its column; ValueError for a number that no column takes."""
-    columns = sa.inspect(table).local_table.columns
+    lengths, limits = bounds_of(table)
     for name, value in values.items():
-        if name not in columns:
-            continue
-        kind = columns[name].type
         if isinstance(value, str):
-            text = value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-            values[name] = text[: kind.length] if isinstance(kind, sa.String) else text
-        elif isinstance(kind, sa.Integer) and not -LIMITS[integer_kind(kind)] <= value < LIMITS[integer_kind(kind)]:
+            text = value if value.isascii() and "\0" not in value else plain(value)
+            values[name] = text[: lengths.get(name)]
+        elif (limit := limits.get(name)) is not None and not -limit <= value < limit:
             raise ValueError(f"{name} is {value}")
     return values
 
 
-def integer_kind(kind: sa.Integer) -> type[sa.Integer]:
-    return sa.BigInteger if isinstance(kind, sa.BigInteger) else sa.Integer
+def plain(text: str) -> str:
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+@lru_cache
+def bounds_of(table: type[Base]) -> tuple[dict[str, int | None], dict[str, int]]:
+    """Letters of each column of text, and the least number that is too large for each of whole numbers."""
+    kinds = {column.name: column.type for column in sa.inspect(table).local_table.columns}
+    lengths = {name: kind.length for name, kind in kinds.items() if isinstance(kind, sa.String)}
+    whole = {name: isinstance(kind, sa.BigInteger) for name, kind in kinds.items() if isinstance(kind, sa.Integer)}
+    return lengths, {name: 1 << (63 if is_big else 31) for name, is_big in whole.items()}
 
 
 def spool_values(record: SpoolRecord) -> Values:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +14,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from monitoring import Received
 
 from checkengine.dashboards.traces import CountedExporter, RequestTraces, otlp_exporter, tracer_provider
 from checkengine.guards.action import Action, ActionKind
@@ -277,9 +284,40 @@ def test_spans_reach_the_configured_exporter_by_shutdown() -> None:
     assert only(exporter).resource.attributes["service.version"] == "1.2.3"
 
 
-def test_an_otlp_endpoint_without_the_extra_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
+def test_spans_arrive_at_an_otlp_collector_and_hold_no_content() -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+    collector = Received()
+    exporter = CountedExporter(otlp_exporter(f"http://127.0.0.1:{collector.port}/v1/traces"))
+    provider = tracer_provider("1.2.3", [exporter])
+    traces = RequestTraces(provider)
+    traces.started(start(sampling={"temperature": 0.5, "stop": ("secret",)}))
+    traces.ended(end())
+    provider.shutdown()
+    collector.close()
+    ((path, headers, body),) = collector.posts
+    assert path == "/v1/traces"
+    if headers.get("content-encoding") == "gzip":
+        body = gzip.decompress(body)
+    sent = ExportTraceServiceRequest.FromString(body)
+    names = [span.name for each in sent.resource_spans for scope in each.scope_spans for span in scope.spans]
+    assert sorted(names) == ["chat smollm2-135m", "decode", "prefill"]
+    assert b"secret" not in body
+    assert exporter.notifications() == {("otlp", "delivered"): 1, ("otlp", "failed"): 0}
+
+
+def test_a_collector_that_is_away_costs_spans_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1")
+    exporter = CountedExporter(otlp_exporter("http://127.0.0.1:1/v1/traces"))
+    provider = tracer_provider("1.2.3", [exporter])
+    traces = RequestTraces(provider)
+    traces.started(start())
+    traces.ended(end())
+    provider.shutdown()
+    assert exporter.counts["failed"] == 1
+
+
+def test_an_otlp_endpoint_without_the_extra_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(UserError, match=r"checkengine\[otel\]"):
         otlp_exporter("http://localhost:4318/v1/traces")

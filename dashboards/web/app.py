@@ -24,6 +24,7 @@ from checkengine.dashboards.web import (
     history_page,
     incident,
     incidents,
+    oidc_routes,
     overview,
     replicas_page,
     requests_page,
@@ -37,6 +38,7 @@ from checkengine.dashboards.web.headers import SecurityHeaders
 from checkengine.dashboards.web.hosts import HostCheck, names_of
 from checkengine.dashboards.web.lamp import lamp
 from checkengine.dashboards.web.live import Live
+from checkengine.dashboards.web.oidc import Issuer, issuer_of
 from checkengine.dashboards.web.pages import PACKAGE, Pages
 from checkengine.dashboards.web.people import Person
 from checkengine.dashboards.web.problems import Problem
@@ -69,6 +71,7 @@ class Parts:
     clock: Callable[[], float]
     places: BundlePlaces
     pieces_of: PiecesOf
+    issuer: Issuer | None = None
     live: Live = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +79,8 @@ class Parts:
 
 
 def build_app(settings: DashboardSettings, given: Given) -> FastAPI:
-    """Raises NoSignInError where it would let everybody in from elsewhere, TokenError for an unusable token file."""
+    """Raises NoSignInError where it would let everybody in from elsewhere, TokenError for an unusable token file,
+    OidcError where a configured issuer cannot be asked for lack of its libraries."""
     auth = Auth(settings, given.catalog, given.clock)
     parts = Parts(
         Pages(auth, lamp(given.catalog, given.clock)),
@@ -85,6 +89,7 @@ def build_app(settings: DashboardSettings, given: Given) -> FastAPI:
         given.clock,
         places(given.bundles),
         given.pieces_of,
+        issuer_of(settings, given.clock),
     )
     app = FastAPI(title="checkengine dashboard", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", Static(packages=[(PACKAGE, "static")]))
@@ -102,7 +107,8 @@ def build_app(settings: DashboardSettings, given: Given) -> FastAPI:
 def routers(parts: Parts) -> list[APIRouter]:
     common = (parts.pages, parts.access, parts.catalog, parts.clock)
     return [
-        sign_in.router(parts.pages, parts.access),
+        sign_in.router(parts.pages, parts.access, oidc_routes.issuer_name(parts.issuer) if parts.issuer else ""),
+        *([oidc_routes.router(parts.pages, parts.catalog, parts.clock, parts.issuer)] if parts.issuer else []),
         overview.router(*common),
         incidents.router(*common),
         incident.router(*common, parts.places, parts.pieces_of),

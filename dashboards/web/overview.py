@@ -66,14 +66,13 @@ class GuardLine:
         return bool(self.day or self.off or self.braked or self.would_have_stopped)
 
 
-def headline(lines: list[Line], more: bool, fleet: list[Replica], last: float | None, now: float) -> Headline:
+def headline(lines: list[Line], more: bool, fleet: list[Replica]) -> Headline:
     """What an on-call engineer reads first."""
     urgent = [line for line in lines if line.severity == "error"]
     silent = [each for each in fleet if each.tone == "bad"]
     serving = sum(1 for each in fleet if each.state == "serving")
-    heard = f"Last finding {words.age(last, now)}." if last is not None else "No finding so far."
     there = sum(1 for each in fleet if each.state != "gone")
-    detail = f"{serving} of {words.count(there, 'replica')} serving. {heard}" if there else heard
+    detail = f"{serving} of {words.count(there, 'replica')} serving." if there else ""
     if lines:
         number = (
             f"{len(lines)} or more incidents are" if more else words.count(len(lines), "incident is", "incidents are")
@@ -179,7 +178,8 @@ def router(pages: Pages, access: Access, catalog: Catalog, clock: Callable[[], f
             lines.sort(key=lambda line: ("error", "warning", "info").index(line.severity))
             return {
                 "now": now,
-                "headline": headline(lines, page.next is not None, fleet, last, now),
+                "headline": headline(lines, page.next is not None, fleet),
+                "last": last,
                 "lines": lines,
                 "more": page.next is not None,
                 "tiles": tiles(known, session, settings, now),

@@ -90,7 +90,8 @@ def share(ratio: float | None) -> str:
     if ratio is None:
         return "–"
     digits = 2 if ratio < 0.999 or ratio >= 1 else min(4, 1 + int(-math.log10(1 - ratio)))
-    return f"{math.floor(ratio * 100 * 10**digits) / 10**digits:.{digits}f} %" if ratio < 1 else "100 %"
+    told = f"{math.floor(ratio * 100 * 10**digits + 1e-6) / 10**digits:.{digits}f}"
+    return f"{told.rstrip('0').rstrip('.')} %" if ratio < 1 else "100 %"
 
 
 def power(nats: float) -> str:

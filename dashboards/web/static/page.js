@@ -37,10 +37,18 @@ function openDetails(region) {
 function replaceRegion(region, fresh) {
   const focused = region.contains(document.activeElement) ? document.activeElement.id : "";
   const opened = openDetails(region);
+  const news = withoutTimes(region) !== withoutTimes(fresh);
   region.replaceWith(fresh);
   for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
   if (focused) document.getElementById(focused)?.focus();
-  fresh.classList.add("fresh");
+  if (news) fresh.classList.add("fresh");
+}
+
+function withoutTimes(region) {
+  // Ages pass by themselves: only what happened may draw an eye.
+  const copy = region.cloneNode(true);
+  for (const each of copy.querySelectorAll("time, svg, progress")) each.remove();
+  return copy.textContent;
 }
 
 // A parsed document runs no script, and the content security policy forbids whatever it would bring.

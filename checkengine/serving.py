@@ -95,6 +95,8 @@ def assemble_server(
     name = served_name(model, directory)
     assembly = shim.assembly
     watch = FleetWatch(settings.guards, assembly.bus.publish, assembly.book)
+    if settings.spool.enabled:
+        watch.warm_up()
     collector = CollectorThread(settings, watch=watch) if settings.spool.enabled else None
     totals = collector.totals if collector is not None else None
     told = Told(totals, [each.notifications for each in exporters], watch.evidence if totals is not None else None)

@@ -122,6 +122,14 @@ def test_a_lease_is_one_holders_until_it_lets_go(any_catalog: Catalog, open_cata
     other.close()
 
 
+def test_warming_up_counts_as_no_traffic(any_catalog: Catalog) -> None:
+    watched = Watched(any_catalog)
+    watched.watch.warm_up()
+    assert watched.watch.evidence() == {}
+    assert watched.look() == []
+    watched.watch.close()
+
+
 def test_a_watch_that_is_off_reads_nothing(any_catalog: Catalog) -> None:
     off = GuardsSettings(drift={"action": "off"}, siblings={"action": "off"})
     watched = Watched(any_catalog, off)

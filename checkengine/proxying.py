@@ -18,6 +18,7 @@ from checkengine.dashboards.metrics import Metrics
 from checkengine.dashboards.proxy_metrics import ProxyMetrics
 from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
 from checkengine.engine_shim.proxy.app import ProxyApp
+from checkengine.engine_shim.proxy.channel import Channel
 from checkengine.engine_shim.proxy.guarding import Bench, GuardMakers
 from checkengine.engine_shim.proxy.judging import Judge
 from checkengine.engine_shim.proxy.pace import FirstTokens
@@ -31,6 +32,7 @@ from checkengine.engine_shim.proxy.upstream import OneUpstream, Router
 from checkengine.guards import EventBus, IncidentBook, Policy
 from checkengine.guards.errors import UserError
 from checkengine.guards.events import AuditJudged, GuardDisabled
+from checkengine.guards.pipeline import OFF_IN_CONFIGURATION
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import TextStart
 from checkengine.replica import replica_name
@@ -130,9 +132,9 @@ class Proxy:
 
     def warm_up(self) -> None:
         """Before the first request: compiling and loading take seconds."""
-        for _, guard in self.bench.texts(TextStart("warm-up", WARM_UP)):
-            list(guard.push(WARM_UP))
-            list(guard.end())
+        channel = Channel(self.bench, lambda: TextStart("warm-up", WARM_UP))
+        channel.add(WARM_UP)
+        channel.end()
 
     def close(self) -> None:
         for close in self.closers:
@@ -189,7 +191,11 @@ def assemble_proxy(
     registry.register(
         LiveNumbers(
             listeners_dropped=bus.dropped,
-            guards_active=lambda: {name: not seat.reason and parts.enabled for name, seat in bench.seats.items()},
+            guards_active=lambda: {
+                name: not seat.reason and parts.enabled
+                for name, seat in bench.seats.items()
+                if seat.reason != OFF_IN_CONFIGURATION
+            },
             guards_braked=lambda: {name: policy.braked(name) for name in bench.seats},
             would_have_stopped=lambda: dict.fromkeys(bench.seats, 0) | dict(policy.would_have_stopped()),
             incidents_open=lambda: sum(incident.open for incident in book.incidents(time())),

@@ -32,6 +32,7 @@ from checkengine.engine_shim.request_notes import RequestNotes, RequestRecords
 from checkengine.engine_shim.settings import ServerSettings
 from checkengine.guards.errors import UserError
 from checkengine.guards.events import SequenceEnded
+from checkengine.guards.pipeline import OFF_IN_CONFIGURATION
 from checkengine.physical_limit import physical_limit
 from checkengine.storage import CollectorThread
 from checkengine.switches import ShimSwitches
@@ -173,7 +174,11 @@ def _live_numbers(engine: Any, shim: EngineShim, told: Told) -> LiveNumbers:
         engine=lambda: engine.stats,
         recorder_dropped=(lambda: recorder.dropped) if recorder is not None else None,
         listeners_dropped=assembly.bus.dropped,
-        guards_active=lambda: {name: state.active and shim.enabled for name, state in pipeline.states().items()},
+        guards_active=lambda: {
+            name: state.active and shim.enabled
+            for name, state in pipeline.states().items()
+            if state.reason != OFF_IN_CONFIGURATION
+        },
         guard_seconds=lambda: {name: state.cpu_seconds for name, state in pipeline.states().items()},
         guards_braked=lambda: {name: assembly.policy.braked(name) for name in pipeline.states()},
         would_have_stopped=lambda: with_zeros(assembly.policy.would_have_stopped(), pipeline.states()),

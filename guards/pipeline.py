@@ -18,6 +18,9 @@ from checkengine.guards.step import SequenceStart, StepView
 
 logger = logging.getLogger("checkengine.guards")
 
+OFF_IN_CONFIGURATION = "off in the configuration"
+"""Why a guard is not active that nobody wants to be: no reason to alarm."""
+
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
@@ -173,7 +176,7 @@ class Pipeline:
         own = self._settings.of(guard.name)
         seat = _Seat(guard, int(own.budget_microseconds * 1000), int(own.budget_microseconds_per_row * 1000))
         if own.action == "off":
-            seat.reason = "off in the configuration"
+            seat.reason = OFF_IN_CONFIGURATION
         if isinstance(guard, AbsentGuard):
             seat.reason = guard.reason
         return seat

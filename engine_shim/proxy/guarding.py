@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from checkengine.guards.failure import place
+from checkengine.guards.pipeline import OFF_IN_CONFIGURATION
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import ConversationGuard, TextFinding, TextGuard, TextStart
 from checkengine.guards.text_logprobs import LogprobsGuard
@@ -69,17 +70,19 @@ class Bench:
         names = [*makers.texts, *makers.logprobs, *makers.conversations, *OWN]
         self.seats = {name: self._seat(name) for name in dict.fromkeys(names)}
 
-    def texts(self, start: TextStart, only: frozenset[str] | None = None) -> list[tuple[Seat, TextGuard]]:
-        """The active guards of text, new. One that cannot be made is left out."""
-        found = []
-        for name, make in self._makers.texts.items():
-            seat = self.seats[name]
-            if not seat.reason and (only is None or name in only):
-                try:
-                    found.append((seat, make(start)))
-                except Exception as error:
-                    self.failed(seat, error)
-        return found
+    def readers(self, only: frozenset[str] | None = None) -> list[str]:
+        """Names of the active guards of text."""
+        names = self._makers.texts
+        return [name for name in names if not self.seats[name].reason and (only is None or name in only)]
+
+    def make(self, name: str, start: TextStart) -> tuple[Seat, TextGuard] | None:
+        """A new guard; None where it cannot be made."""
+        seat = self.seats[name]
+        try:
+            return seat, self._makers.texts[name](start)
+        except Exception as error:
+            self.failed(seat, error)
+            return None
 
     def logprobs(self, start: TextStart) -> list[tuple[Seat, LogprobsGuard]]:
         return [(self.seats[name], make(start)) for name, make in self._makers.logprobs.items() if self.active(name)]
@@ -95,13 +98,38 @@ class Bench:
     ) -> list[TextFinding] | None:
         """What it found; None where it raised: it is not to be asked again in this request."""
         began = self._cpu()
+        found = self.shielded(seat, read, guard)
+        if found is not None:
+            self._account(seat, self._cpu() - began, rows)
+        return found
+
+    def run_all(
+        self, guards: list[tuple[Seat, TextGuard]], read: Callable[[TextGuard], Iterable[TextFinding]], rows: int
+    ) -> list[tuple[str, TextFinding]]:
+        """Of all guards of one text; one that raises leaves the list. The clock is read once between two."""
+        told: list[tuple[str, TextFinding]] = []
+        before = self._cpu()
+        for place in range(len(guards) - 1, -1, -1):
+            seat, guard = guards[place]
+            found = self.shielded(seat, read, guard)
+            after = self._cpu()
+            if found is None:
+                del guards[place]
+            else:
+                self._account(seat, after - before, rows)
+                if found:
+                    told += [(seat.name, finding) for finding in found]
+            before = after
+        return told
+
+    def shielded(
+        self, seat: Seat, read: Callable[[Asked], Iterable[TextFinding]], guard: Asked
+    ) -> list[TextFinding] | None:
         try:
-            found = list(read(guard))
+            return list(read(guard))
         except Exception as error:
             self.failed(seat, error)
             return None
-        self._account(seat, self._cpu() - began, rows)
-        return found
 
     def failed(self, seat: Seat, error: Exception) -> None:
         seat.failures += 1
@@ -129,7 +157,7 @@ class Bench:
     def _seat(self, name: str) -> Seat:
         own = self._settings.of(name)
         seat = Seat(name, int(own.budget_microseconds * 1000), int(own.budget_microseconds_per_row * 1000))
-        seat.reason = "off in the configuration" if own.action == "off" else ""
+        seat.reason = OFF_IN_CONFIGURATION if own.action == "off" else ""
         return seat
 
     def _account(self, seat: Seat, spent: int, rows: int) -> None:

@@ -50,9 +50,9 @@ class Stage:
         self.served, self.exporter, self.shim = served, exporter, shim
 
 
-def stage(faults: list[Any]) -> Stage:
+def stage(faults: list[Any], **sections: Any) -> Stage:
     model, tokenizer = tiny_model()
-    settings = Settings(engine={"blocks": 32, "block_size": 8, "threads": 1}, capture={"enabled": False})
+    settings = Settings(engine={"blocks": 32, "block_size": 8, "threads": 1}, capture={"enabled": False}, **sections)
     engine, shim = embed(model, tokenizer, settings, faults)
     assert shim is not None
     exporter, provider = InMemorySpanExporter(), TracerProvider()
@@ -83,6 +83,14 @@ def test_a_healthy_engine_serves_with_no_finding(healthy: tuple[Stage, TestClien
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"]["completion_tokens"] == 24
     assert "checkengine_findings_total{" not in client.get("/metrics").text
+
+
+def test_a_guard_that_the_configuration_switches_off_is_no_guard_that_is_missing() -> None:
+    on_stage = stage([], guards={"salad": {"action": "off"}})
+    text = on_stage.served.metrics.exposition()[0].decode()
+    on_stage.served.close()
+    assert 'checkengine_guard_active{guard="nonfinite"} 1.0' in text
+    assert 'checkengine_guard_active{guard="salad"}' not in text
 
 
 def test_the_engine_has_run_once_before_the_server_is_ready_and_left_nothing(healthy: tuple[Stage, TestClient]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from checkengine.engine_shim.proxy.guarding import Bench, Seat
 from checkengine.guards.text import TextFinding, TextGuard, TextStart
@@ -10,16 +10,20 @@ from checkengine.guards.text import TextFinding, TextGuard, TextStart
 Told = tuple[str, TextFinding]
 """The guard's name in the configuration, and what it found."""
 NOTHING: list[Told] = []
+MAKE_EVERY = 3
+"""Pieces after which the next guard is made."""
 
 
 class Channel:
-    """Guards are made when the first batch is read: making them takes longer than a token does."""
+    """Guards are made when the first batch is read, or one by one before that: making all of them at once would hold
+    every other stream up for the time of some twenty tokens."""
 
-    __slots__ = ("_bench", "_guards", "_only", "_pieces", "_start", "length", "waiting")
+    __slots__ = ("_bench", "_guards", "_pieces", "_start", "_unmade", "length", "waiting")
 
     def __init__(self, bench: Bench, start: Callable[[], TextStart], only: frozenset[str] | None = None) -> None:
-        self._bench, self._start, self._only = bench, start, only
-        self._guards: list[tuple[Seat, TextGuard]] | None = None
+        self._bench, self._start = bench, start
+        self._unmade = bench.readers(only)[::-1]
+        self._guards: list[tuple[Seat, TextGuard]] = []
         self._pieces: list[str] = []
         self.waiting = 0
         """Pieces that no guard has read."""
@@ -29,6 +33,8 @@ class Channel:
     def add(self, piece: str) -> None:
         self._pieces.append(piece)
         self.waiting += 1
+        if self._unmade and self.waiting % MAKE_EVERY == 0:
+            self._make()
 
     def read(self) -> list[Told]:
         if not self.waiting:
@@ -37,20 +43,15 @@ class Channel:
         self._pieces.clear()
         self.waiting = 0
         self.length += len(text)
-        return self._ask(lambda guard: guard.push(text), rows)
+        while self._unmade:
+            self._make()
+        return self._bench.run_all(self._guards, lambda guard: guard.push(text), rows)
 
     def end(self) -> list[Told]:
         found = self.read()
-        return [*found, *self._ask(lambda guard: guard.end(), 1)] if self.length else found
+        return [*found, *self._bench.run_all(self._guards, lambda guard: guard.end(), 1)] if self.length else found
 
-    def _ask(self, question: Callable[[TextGuard], Iterable[TextFinding]], rows: int) -> list[Told]:
-        if self._guards is None:
-            self._guards = self._bench.texts(self._start(), self._only)
-        told: list[Told] = []
-        for seat, guard in tuple(self._guards):
-            found = self._bench.run(seat, question, guard, rows)
-            if found is None:
-                self._guards.remove((seat, guard))
-            elif found:
-                told += [(seat.name, finding) for finding in found]
-        return told
+    def _make(self) -> None:
+        made = self._bench.make(self._unmade.pop(), self._start())
+        if made is not None:
+            self._guards.append(made)

@@ -25,6 +25,8 @@ class Answer:
 
     def __init__(self, client: UpstreamClient, place: str, connection: Connection) -> None:
         self._client, self._place, self._connection = client, place, connection
+        self.read = connection.read
+        """What has come; empty at the end."""
 
     @property
     def status(self) -> int:
@@ -34,10 +36,6 @@ class Answer:
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Names in lower case, in their order."""
         return self._connection.headers
-
-    async def read(self) -> bytes:
-        """What has come; empty at the end."""
-        return await self._connection.read()
 
     def close(self) -> None:
         """Stop it: the upstream sees its connection close."""

@@ -94,6 +94,10 @@ class Exchange:
         self.deadline, self._waits_for_client = now + seconds, for_client
         return now
 
+    def waits_since(self, now: float, seconds: float) -> None:
+        """For the client, from `now` on."""
+        self.deadline, self._waits_for_client = now + seconds, True
+
     # The request
 
     async def _run(self) -> None:

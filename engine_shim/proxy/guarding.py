@@ -109,12 +109,12 @@ class Bench:
         """Of all guards of one text; one that raises leaves the list. The clock is read once between two."""
         told: list[tuple[str, TextFinding]] = []
         before = self._cpu()
-        for place in range(len(guards) - 1, -1, -1):
-            seat, guard = guards[place]
+        for index in range(len(guards) - 1, -1, -1):
+            seat, guard = guards[index]
             found = self.shielded(seat, read, guard)
             after = self._cpu()
             if found is None:
-                del guards[place]
+                del guards[index]
             else:
                 self._account(seat, after - before, rows)
                 if found:

@@ -58,7 +58,7 @@ class StreamWatch:
         return b"" if self.is_done else self._ends()
 
     def _read(self, event: bytes, choices: list[Choice]) -> bytes:
-        out = b""
+        out, has_end = b"", False
         stopped: list[int] = []
         for choice in choices:
             watched = self.watch.choice(choice.index)
@@ -68,6 +68,7 @@ class StreamWatch:
                 stopped.append(watched.index)
                 continue
             watched.take(choice)
+            has_end = has_end or choice.finish_reason is not None
             over = watched.finish_reason is not None and not watched.is_over
             if over or watched.is_due:
                 told = watched.end(None) if over else watched.read()
@@ -77,7 +78,7 @@ class StreamWatch:
         if stopped:
             event = self._without(event, stopped)
             return event + out + self._finish_if_over()
-        return self._annotate(event) if any(choice.finish_reason for choice in choices) else event
+        return self._annotate(event) if has_end else event
 
     def _decide(self, choice: ChoiceWatch, told: Sequence[Told]) -> bytes | None:
         """The choice's last event where it is stopped."""

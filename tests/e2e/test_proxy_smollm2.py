@@ -135,8 +135,8 @@ def test_a_client_that_gives_up_frees_the_engine(addresses, clients) -> None:
         return sum(float(line.split()[-1]) for line in lines if line.startswith("checkengine_sequences_running "))
 
     front = clients[1]
+    asked = {"model": MODEL, "messages": LONG, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
     with pytest.raises(openai.APITimeoutError):
-        asked = {"model": MODEL, "messages": LONG, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
         front.with_options(timeout=1.0).chat.completions.create(**asked)
     assert waits_for(lambda: running() == 0)
     stream = front.chat.completions.create(**asked, stream=True)

@@ -36,6 +36,12 @@ def drive(seed: int, steps: int, late: int = 0) -> tuple[StepRecorder, list[tupl
         waiting.append((rows, tokens))
         while len(waiting) > late:
             recorder.after_step(*waiting.pop(0))
+        if step % 3 == 0:  # Somebody asks in between.
+            asked = traffic.random.choice(rows)
+            prompt, outputs = recorder.ledger.tokens(asked)
+            truth = traffic.sequences.get(asked)
+            assert truth is None or [*prompt, *outputs] == truth.tokens[: len(prompt) + len(outputs)]
+            assert truth is None or late or len(prompt) + len(outputs) == len(truth.tokens)
     while waiting:
         recorder.after_step(*waiting.pop(0))
     return recorder, expected, sampled

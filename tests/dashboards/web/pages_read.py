@@ -29,7 +29,7 @@ class Seen(HTMLParser):
 
     @property
     def text(self) -> str:
-        return " ".join("".join(self.texts).split())
+        return " ".join(" ".join(self.texts).split()).replace(" ,", ",")
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         told = {name: value or "" for name, value in attributes}

@@ -41,7 +41,11 @@ def every_page(client: TestClient, incident: str, text: str = "") -> dict[str, s
         f"/replicas/{whole}",
         f"/drift/{series}",
     ]
-    more += [f"/incidents?status=all&guard={whole}", f"/history?actor={series}", f"/bundles/{whole}"]
+    more += [
+        f"/incidents?status=all&guard={whole}",
+        f"/history?actor={quote((text or incident)[:128])}",
+        f"/bundles/{whole}",
+    ]
     return {address: client.get(address).text for address in (*PAGES, *more)}
 
 

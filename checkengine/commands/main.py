@@ -39,6 +39,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "serve": CommandEntry("serve", "Serve a model with guards over an OpenAI-compatible API."),
     "dashboard": CommandEntry("dashboard", "Incidents, replicas and bundles in a browser; replays from there."),
     "proxy": CommandEntry("proxy", "Guards in front of any OpenAI-compatible server."),
+    "worker": CommandEntry("worker", "Take replays that the dashboard asked for, on this machine."),
     "replay": CommandEntry("replay", "Re-run a captured bundle; made for git bisect run.", 129, 125),
     "report": CommandEntry("report", "What a bundle tells, as one HTML file that opens offline.", 129, 125),
     "arm": CommandEntry("arm", "Capture steps that meet a condition, for a while, on a running server."),

@@ -21,7 +21,8 @@ from checkengine.dashboards.web.problems import Problem, not_found
 from checkengine.dashboards.web.shared_traits import shared_trait
 from checkengine.dashboards.web.triage import actor_of, apply
 from checkengine.replay.bundle import AccessLog
-from checkengine.replay.catalog import Catalog, jobs
+from checkengine.replay.catalog import Catalog, jobs, register
+from checkengine.replay.catalog.fleet import ReplicaRow
 from checkengine.replay.catalog.models import BundleRow, IncidentRow
 
 
@@ -77,7 +78,7 @@ def router(
             known = evidence(row, (), None)
             if known.problem:
                 raise Problem(409, "That bundle cannot be replayed", known.problem)
-            target = target_of(known, row)
+            target = target_of(known.device, row, register.replica(session, row.replica))
             jobs.submit(
                 session, actor_of(acting), bundle=row.id, incident_id=row.incident_id, target=target, time=clock()
             )
@@ -115,8 +116,11 @@ def chosen_bundle(lines: list[Any], wanted: str) -> BundleRow | None:
     return next((row for row in rows if row.id == wanted), rows[-1] if rows else None)
 
 
-def target_of(known: Evidence, row: BundleRow) -> str:
-    """Which worker may take it: one here for the embedded engine on a CPU, else one of the same class of device."""
-    if known.engine == "embedded" and known.device in ("", "cpu"):
+def target_of(device: str, row: BundleRow, replica: ReplicaRow | None) -> str:
+    """Which worker may take it: one here for a CPU; else the replica itself where it is drained, or one on a device of
+    the same class."""
+    if device in ("", "cpu"):
         return "local"
-    return f"device:{known.device}" if known.device else f"replica:{row.replica}"
+    if replica is not None and replica.state == "drained":
+        return f"replica:{row.replica}"
+    return f"device:{replica.device_name if replica is not None and replica.device_name else device}"

@@ -17,12 +17,13 @@ from checkengine.dashboards.rules.groups import GROUPS
 from checkengine.dashboards.rules.rule import Alert
 from checkengine.dashboards.web import charts, words
 from checkengine.dashboards.web.drift_view import all_series, moved, newest_requests
+from checkengine.dashboards.web.incident import target_of
 from checkengine.dashboards.web.incident_view import causes_of
 from checkengine.dashboards.web.traffic import POINTS, Kept, traffic
 from checkengine.guards.finding import CAUSE_ORDER
 from checkengine.guards.settings import DriftSettings
 from checkengine.replay.catalog import Catalog, jobs, queries
-from checkengine.replay.catalog.fleet import ControlRow
+from checkengine.replay.catalog.fleet import ControlRow, ReplicaRow
 from checkengine.replay.catalog.marks import Actor
 from checkengine.replay.catalog.models import BundleRow, IncidentRow
 
@@ -324,6 +325,17 @@ def test_a_bundle_that_is_elsewhere_is_neither_replayed_nor_erased_here(client: 
     with catalog.reading() as session:
         assert session.get_one(BundleRow, "b-1").content == "full"
         assert jobs.jobs(session) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "state", "target"),
+    [("cpu", "serving", "local"), ("", "gone", "local"), ("cuda:0", "serving", "device:NVIDIA H200"),
+     ("cuda:0", "drained", "replica:gpu-1")],
+)  # fmt: skip
+def test_a_replay_goes_where_its_numbers_can_be_the_same(device: str, state: str, target: str) -> None:
+    row = BundleRow(id="b", incident_id="i", path="p", time=1.0, replica="gpu-1")
+    assert target_of(device, row, ReplicaRow(name="gpu-1", state=state, device_name="NVIDIA H200")) == target
+    assert target_of("cuda:0", row, None) == "device:cuda:0"
 
 
 def test_what_is_no_bundle_is_never_erased(client: TestClient, catalog: Catalog, bundles: Path) -> None:

@@ -1,0 +1,175 @@
+"""Seals between two processes' KV caches, on plain tensors: what vLLM's connector carries, without vLLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from checkengine.detectors.seal import Break
+from checkengine.engine_shim.vllm.block_chains import BlockChains, identities_of
+from checkengine.engine_shim.vllm.seal_ledger import Block, SealLedger, SealStore
+from checkengine.replay.bundle import DeploymentKey
+
+KEY = DeploymentKey(bytes(32))
+BLOCKS, HEADS, TOKENS, WIDTH, LAYERS = 6, 3, 16, 32, 4
+SENT, TAKEN = Block(b"one", 2), Block(b"one", 4)
+
+
+def caches(seed: int, dtype=torch.float32) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (BLOCKS, HEADS, TOKENS, WIDTH)
+    return {f"model.layers.{n}": torch.randn(shape, generator=generator).to(dtype) for n in range(LAYERS)}
+
+
+def transfer(folder: Path, damage=lambda blocks, old: None, dtype=torch.float32):
+    """One process writes and seals a block, another one takes it over; its verdicts, and its ledger."""
+    sender, receiver = caches(1, dtype), caches(2, dtype)
+    SealLedger(SealStore(folder, KEY), sender, "owner", "prefill").seal([SENT])
+    ledger = SealLedger(SealStore(folder, KEY), receiver, "owner", "decode")
+    ledger.expect([TAKEN])
+    old = [cache[TAKEN.number].clone() for cache in receiver.values()]
+    for name, cache in receiver.items():
+        cache[TAKEN.number] = sender[name][SENT.number]
+    damage([cache[TAKEN.number] for cache in receiver.values()], old)
+    for name in receiver:
+        ledger.arrived(name)
+    return ledger.verdicts(), ledger
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+def test_a_block_that_arrives_whole_is_checked_and_told_nothing_of(tmp_path, dtype):
+    verdicts, ledger = transfer(tmp_path, dtype=dtype)
+    assert (verdicts, ledger.checked, ledger.unsealed) == ([], 1, 0)
+
+
+def flip(blocks, old):
+    blocks[2].view(torch.int32)[1, 5, 7] ^= 1 << 4
+
+
+def swap(blocks, old):
+    third = blocks[2].clone()
+    blocks[2].copy_(blocks[3])
+    blocks[3].copy_(third)
+
+
+def never_came(blocks, old):
+    for block, before in zip(blocks, old, strict=True):
+        block.copy_(before)
+
+
+def came_short(blocks, old):
+    for block, before in zip(blocks, old, strict=True):
+        block[:, 9:] = before[:, 9:]
+
+
+def written_late(blocks, old):
+    blocks[1].add_(1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (flip, Break.BIT_FLIP),
+        (swap, Break.SWAPPED_LAYERS),
+        (never_came, Break.NOT_READY),
+        (came_short, Break.SHORT),
+        (written_late, Break.LATE_WRITE),
+    ],
+)
+def test_a_block_that_breaks_between_two_processes_is_named_by_what_broke_it(tmp_path, damage, kind):
+    verdicts, _ = transfer(tmp_path, damage)
+    assert [(block, broken.kind) for block, broken in verdicts] == [(TAKEN, kind)]
+
+
+def test_a_flipped_bit_is_placed_in_layer_head_and_place(tmp_path):
+    ((_, broken),), _ = transfer(tmp_path, flip)
+    assert (broken.layer, broken.token, broken.head, broken.flip.byte, broken.flip.bit) == (2, 5, 1, 28, 4)
+
+
+def test_a_block_that_nobody_sealed_is_taken_and_counted(tmp_path):
+    ledger = SealLedger(SealStore(tmp_path, KEY), caches(2), "owner", "decode")
+    ledger.expect([TAKEN])
+    for name in caches(2):
+        ledger.arrived(name)
+    assert (ledger.verdicts(), ledger.unsealed) == ([], 1)
+
+
+def test_a_torn_seal_is_no_seal(tmp_path):
+    SealLedger(SealStore(tmp_path, KEY), caches(1), "owner", "prefill").seal([SENT])
+    (file,) = tmp_path.glob("*.seal")
+    file.write_bytes(file.read_bytes()[:50])
+    assert SealStore(tmp_path, KEY).get(SENT.identity) is None
+
+
+def test_a_seals_file_name_tells_nothing_without_the_key(tmp_path):
+    SealStore(tmp_path, KEY).put(SENT.identity, a_seal(tmp_path))
+    assert SENT.identity.hex() not in next(tmp_path.glob("*.seal")).name
+    assert SealStore(tmp_path, DeploymentKey(bytes([1]) * 32)).get(SENT.identity) is None
+
+
+def a_seal(folder: Path):
+    store = SealStore(folder / "own", KEY)
+    SealLedger(store, caches(1), "owner", "prefill").seal([SENT])
+    seal = store.get(SENT.identity)
+    assert seal is not None
+    return seal
+
+
+def scheduled(new=(), cached=(), counts=None, finished=()):
+    """In the form of vLLM's SchedulerOutput."""
+    return SimpleNamespace(
+        finished_req_ids=set(finished),
+        scheduled_new_reqs=[
+            SimpleNamespace(req_id=name, prompt_token_ids=tokens, block_ids=(blocks,), num_computed_tokens=computed)
+            for name, tokens, blocks, computed in new
+        ],
+        scheduled_cached_reqs=SimpleNamespace(
+            req_ids=[name for name, *_ in cached],
+            new_block_ids=[(blocks,) if blocks else None for _, blocks, *_ in cached],
+            num_computed_tokens=[computed for _, _, computed, *_ in cached],
+            resumed_req_ids={name for name, _, _, resumed in cached if resumed},
+        ),
+        num_scheduled_tokens=counts or {},
+    )
+
+
+def test_prompt_blocks_are_sealed_as_chunks_make_them_whole():
+    tokens, chains = list(range(40)), BlockChains(8)
+    ids = identities_of(tokens, 8)
+    assert len(ids) == 5
+    _, whole = chains.step(scheduled(new=[("a", tokens, [7, 3], 0)], counts={"a": 12}))
+    assert whole == [Block(ids[0], 7)]
+    _, whole = chains.step(scheduled(cached=[("a", [9, 5, 6], 12, False)], counts={"a": 28}))
+    assert whole == [Block(ids[index], number) for index, number in ((1, 3), (2, 9), (3, 5), (4, 6))]
+    _, whole = chains.step(scheduled(cached=[("a", [8], 40, False)], counts={"a": 1}))
+    assert whole == []
+
+
+def test_blocks_that_come_from_outside_are_expected_and_not_sealed_again():
+    tokens, chains = list(range(24)), BlockChains(8)
+    ids = identities_of(tokens, 8)
+    chains.loads("a", 0, 16)
+    loading, whole = chains.step(scheduled(new=[("a", tokens, [1, 2, 3], 16)], counts={"a": 8}))
+    assert loading == [Block(ids[0], 1), Block(ids[1], 2)]
+    assert whole == [Block(ids[2], 3)]
+
+
+def test_a_request_that_was_preempted_has_all_its_blocks_named_anew():
+    tokens, chains = list(range(16)), BlockChains(8)
+    chains.step(scheduled(new=[("a", tokens, [1, 2], 0)], counts={"a": 16}))
+    _, whole = chains.step(scheduled(cached=[("a", [5, 6], 0, True)], counts={"a": 16}))
+    assert [block.number for block in whole] == [5, 6]
+
+
+def test_nothing_is_kept_of_a_finished_request():
+    chains = BlockChains(8)
+    chains.step(scheduled(new=[("a", list(range(16)), [1, 2], 0)], counts={"a": 16}))
+    chains.step(scheduled(finished=["a"]))
+    assert chains._chains == {}
+
+
+def test_equal_blocks_behind_different_beginnings_have_different_identities():
+    assert identities_of([1] * 8 + [2] * 8, 8)[1] != identities_of([3] * 8 + [2] * 8, 8)[1]

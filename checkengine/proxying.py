@@ -19,8 +19,9 @@ from checkengine.dashboards.proxy_metrics import ProxyMetrics
 from checkengine.dashboards.traces import RequestTraces, otlp_exporter, tracer_provider
 from checkengine.engine_shim.proxy.app import ProxyApp
 from checkengine.engine_shim.proxy.channel import Channel
+from checkengine.engine_shim.proxy.fleet_series import FleetSeries
 from checkengine.engine_shim.proxy.guarding import Bench, GuardMakers
-from checkengine.engine_shim.proxy.judging import Judge
+from checkengine.engine_shim.proxy.judging import Judge, as_finding
 from checkengine.engine_shim.proxy.pace import FirstTokens
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart, ProxyParts
 from checkengine.engine_shim.proxy.rescoring import Flagged, Rescoring, score_on_sibling
@@ -34,9 +35,9 @@ from checkengine.guards.errors import UserError
 from checkengine.guards.events import AuditJudged, GuardDisabled
 from checkengine.guards.pipeline import OFF_IN_CONFIGURATION
 from checkengine.guards.settings import GuardsSettings
-from checkengine.guards.text import TextStart
+from checkengine.guards.text import TextFinding, TextStart
 from checkengine.replica import replica_name
-from checkengine.scanning.registry import ENTRIES, conversation_makers, logprobs_makers, text_makers
+from checkengine.scanning.registry import ENTRIES, conversation_makers, logprobs_makers, series_makers, text_makers
 from checkengine.spooling import open_spool
 from checkengine.telling import start_telling
 
@@ -48,8 +49,8 @@ WARM_UP = "A short text, so that whatever compiles at first use has done so befo
 class ProxyObserver:
     """Tells metrics and traces what the proxy tells; without a collector of traces there are none to pay for."""
 
-    def __init__(self, metrics: ProxyMetrics, traces: RequestTraces | None) -> None:
-        self._traces = traces
+    def __init__(self, metrics: ProxyMetrics, traces: RequestTraces | None, series: FleetSeries | None) -> None:
+        self._traces, self._series = traces, series
         self._metrics = metrics
         self.waited = metrics.waited
         self.unguarded = metrics.unguarded
@@ -60,6 +61,8 @@ class ProxyObserver:
 
     def ended(self, end: ExchangeEnd) -> None:
         self._metrics.ended(end)
+        if self._series is not None:
+            self._series.ended(end)
         if self._traces is not None:
             self._traces.ended(end)
 
@@ -185,7 +188,7 @@ def assemble_proxy(
     )
     controls = ProxyControls(parts, bench, policy, metrics, routing)
     proxy = Proxy(ProxyApp(parts), settings, bus, policy, bench, controls, [bus.close])
-    parts.observer = ProxyObserver(counters, _traces(proxy))
+    parts.observer = ProxyObserver(counters, _traces(proxy), _series(proxy))
     spool, telling = open_spool(settings, bus, replica_name()), start_telling(settings, bus)
     fleet: Fleet | None = getattr(parts.router, "fleet", None)
     registry.register(
@@ -221,6 +224,20 @@ def _rescoring(settings: ProxySettings, bus: EventBus) -> Rescoring:
         bus.publish(AuditJudged(flagged.incident, flagged.sequence, 0, verdict, time()))
 
     return Rescoring(score_on_sibling(token), told, settings.rescore_per_minute)
+
+
+def _series(proxy: Proxy) -> FleetSeries | None:
+    """Drift over all requests of a model, as `[guards.drift]` says."""
+    settings, policy = proxy.settings.guards, proxy.policy
+    if settings.drift.action == "off":
+        return None
+
+    def told(model: str, finding: TextFinding) -> None:
+        policy.file(as_finding("drift", f"{model}:{finding.id}", finding), time())
+
+    series = FleetSeries(series_makers(("drift",), settings)["drift"], told)
+    proxy.closers.insert(0, series.close)
+    return series
 
 
 def _traces(proxy: Proxy) -> RequestTraces | None:

@@ -165,6 +165,7 @@ class Answering:
         notes = tuple(watch.notes) if watch else ()
         end = ExchangeEnd(
             self._request.id,
+            self._request.model,
             self._upstream.name if self._upstream else "",
             self.status,
             self._finish_reasons(),

@@ -34,6 +34,7 @@ class ExchangeStart:
 @dataclass(slots=True)
 class ExchangeEnd:
     request: str
+    model: str = ""
     upstream: str = ""
     status: int | None = None
     finish_reasons: tuple[str, ...] = ()

@@ -84,7 +84,7 @@ class RequestNotes:
                 continue
             if place < len(prints):
                 note.chain = ((note.chain ^ prints[place]) * PRIME) & MASK
-            if place < len(entropies) and (entropy := entropies[place]) == entropy:
+            if place < len(entropies) and math.isfinite(entropy := entropies[place]):
                 note.rows, note.entropy_sum = note.rows + 1, note.entropy_sum + entropy
                 note.entropy_max = max(note.entropy_max, entropy)
             if place < len(margins) and margins[place] < note.margin_min:

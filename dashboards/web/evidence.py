@@ -137,7 +137,8 @@ def add_batch(found: Evidence, window: RecordedWindow, facts: Facts, names: Mapp
         prompt = len(told.prompt_tokens)
         work = "decode" if start >= prompt else f"prompt, tokens {start} to {min(start + count, prompt) - 1}"
         shared = 0 if handle in suspects else len(theirs & set(blocks_of(tables, handle)))
-        name = names.get(told.name, f"uninvolved ({told.name[:8]})")
+        unknown = told.name if handle in suspects else f"uninvolved ({told.name[:8]})"
+        name = names.get(told.name, unknown)
         rows.append(BatchRow(name, handle in suspects, work, start, prompt, hits.get(handle), shared))
     rows.sort(key=lambda row: (not row.suspect, -row.shared))
     found.batch, found.left_out, found.step = rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), record.step

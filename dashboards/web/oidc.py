@@ -199,7 +199,7 @@ def issuer_of(settings: DashboardSettings, clock: Callable[[], float] = time.tim
 
     def post(address: str, fields: Mapping[str, str], auth: tuple[str, str] | None) -> Mapping[str, Any]:
         try:
-            return answer(client.post(address, data=dict(fields), auth=auth))
+            return answer(client.post(address, data=dict(fields), auth=auth or httpx.USE_CLIENT_DEFAULT))
         except httpx.HTTPError as error:
             raise OidcError(f"the issuer does not answer ({type(error).__name__})") from None
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
 from checkengine.engine_shim.proxy.parts import ExchangeEnd
 from checkengine.guards.failure import place
@@ -22,6 +23,13 @@ WAITING = 64
 """Batches; further ones are dropped."""
 Series = tuple[str, str]
 """Model and name."""
+
+
+@runtime_checkable
+class TakesMany(Protocol):
+    """One call of compiled code for a batch: while Python runs here, no token passes."""
+
+    def push_many(self, values: Sequence[float | str]) -> list[TextFinding]: ...
 
 
 class FleetSeries:
@@ -97,6 +105,9 @@ class FleetSeries:
         guard = self._guards[series]
         if guard is None:
             return
-        for value in values:
-            for finding in guard.push(value):
-                self._told(series[0], finding)
+        if isinstance(guard, TakesMany):
+            found: Iterable[TextFinding] = guard.push_many(values)
+        else:
+            found = [finding for value in values for finding in guard.push(value)]
+        for finding in found:
+            self._told(series[0], finding)

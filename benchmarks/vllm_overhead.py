@@ -1,7 +1,9 @@
-"""What guards cost inside vLLM: engines side by side in one run, and each round of one beside a round of the plain one.
+"""What guards cost inside vLLM, in interleaved pairs of rounds.
 
-Runs in an environment with vLLM (`make vllm-setup`). Idle engines wait without computing, and every arm has the same
-ones beside it. A figure is the median over pairs of (guarded / plain − 1), with the 95 % interval of that median.
+Two engines with the same arguments differ by up to a tenth on two cores, whichever of them is guarded (where their
+memory lies, what else runs). So guards are measured in one engine, switched off and on from round to round; that engine
+switched off is set beside a plain one, as its own arm. A figure is the median over pairs of (with / without − 1), with
+the 95 % interval of that median. Runs in an environment with vLLM (`make vllm-setup`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 
 from checkengine.benchmarks.figure import figure, interval
 from checkengine.engine_shim.models import model_directory
+from checkengine.engine_shim.vllm.switch_file import SIDECAR, SwitchFile
 from checkengine.guards.errors import UserError
 
 MODEL = "smollm2-135m"
@@ -43,20 +46,32 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    name: str
+class State:
+    """An engine, and what is switched on in it."""
+
     engine: str
     level: str | None = None
-    """None: as the engine was made."""
+    """None: the sidecar is off, or the engine has none."""
     black_box: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Arm:
+    name: str
+    measured: State
+    beside: State
+
+
+PLAIN, OFF = State("plain"), State("guarded")
 ARMS = (
-    Arm("screen", "guarded", "screen"),
-    Arm("full", "guarded", "full"),
-    Arm("full and black box", "guarded", "full", True),
-    Arm("vLLM's NaN counter", "counting"),
+    Arm("screen", State("guarded", "screen"), OFF),
+    Arm("full", State("guarded", "full"), OFF),
+    Arm("full and black box", State("guarded", "full", True), OFF),
+    Arm("switched off, beside plain vLLM", OFF, PLAIN),
+    Arm("vLLM's NaN counter, beside plain vLLM", State("counting"), PLAIN),
 )
+SWITCH_SECONDS = 1.1
+"""An engine core looks at its switches once a second, at the begin of a step."""
 
 
 def vllm_figures(*, quick: bool = False) -> list[dict[str, Any]]:
@@ -72,7 +87,8 @@ def vllm_figures(*, quick: bool = False) -> list[dict[str, Any]]:
             "guarded": stack.enter_context(engine({"CHECKENGINE_VLLM": "1", "CHECKENGINE_SPOOL__DIRECTORY": spool})),
             "counting": stack.enter_context(engine({"VLLM_COMPUTE_NANS_IN_LOGITS": "1"})),
         }
-        return [each for batch in BATCHES for each in batch_figures(engines, batch, QUICK_PAIRS if quick else PAIRS)]
+        bench = Bench(engines, SwitchFile(spool))
+        return [each for batch in BATCHES for each in batch_figures(bench, batch, QUICK_PAIRS if quick else PAIRS)]
 
 
 @contextlib.contextmanager
@@ -104,50 +120,69 @@ def engine(extra: Mapping[str, str]) -> Iterator[Any]:
         gc.collect()
 
 
-def batch_figures(engines: Mapping[str, Any], batch: int, pairs: int) -> list[dict[str, Any]]:
-    for arm in ARMS:
-        choose(engines[arm.engine], arm)
-        one_round(engines[arm.engine], batch)
-    one_round(engines["plain"], batch)
-    found: list[dict[str, Any]] = []
-    ratios: dict[str, tuple[list[float], list[float]]] = {arm.name: ([], []) for arm in ARMS}
-    spent: dict[str, list[float]] = {arm.name: [] for arm in ARMS}
-    plain: list[float] = []
+def batch_figures(bench: Bench, batch: int, pairs: int) -> list[dict[str, Any]]:
+    for state in (PLAIN, OFF, *(arm.measured for arm in ARMS)):
+        bench.round(state, batch)
+    results = {arm.name: Result() for arm in ARMS}
     for number in range(pairs):
         # The order turns round from pair to pair, so that a drift of the machine falls on both sides.
         for arm in ARMS if number % 2 == 0 else reversed(ARMS):
-            measure_pair(engines, arm, batch, number, ratios[arm.name], spent[arm.name], plain)
-    for arm in ARMS:
-        found += told(arm, batch, ratios[arm.name], spent[arm.name])
-    milliseconds = 1e3 * statistics.median(plain)
-    return [figure(f"plain vLLM, batch {batch}: inter-token latency", milliseconds, "ms", UNBOUNDED), *found]
+            bench.pair(arm, batch, results[arm.name], measured_first=number % 2 == 0)
+    milliseconds = 1e3 * statistics.median(results["full"].beside)
+    first = figure(f"batch {batch}: inter-token latency without guards", milliseconds, "ms", UNBOUNDED)
+    return [first, *(each for arm in ARMS for each in told(arm, batch, results[arm.name]))]
 
 
-def measure_pair(
-    engines: Mapping[str, Any],
-    arm: Arm,
-    batch: int,
-    number: int,
-    ratios: tuple[list[float], list[float]],
-    spent: list[float],
-    plain: list[float],
-) -> None:
-    guarded = engines[arm.engine]
-    choose(guarded, arm)
-    sides = [engines["plain"], guarded]
-    before = cpu_seconds(guarded) if arm.level else 0.0
-    rounds = [one_round(side, batch) for side in (sides if number % 2 else sides[::-1])]
-    bare, watched = rounds if number % 2 else rounds[::-1]
-    if arm.level:
-        spent.append((cpu_seconds(guarded) - before) / len(watched.between))
-    plain.append(statistics.median(bare.between))
-    ratios[0].append(statistics.median(watched.between) / statistics.median(bare.between) - 1)
-    ratios[1].append((bare.tokens / bare.seconds) / (watched.tokens / watched.seconds) - 1)
+@dataclass(slots=True)
+class Result:
+    """Of one arm: ratios over its pairs."""
+
+    latency: list[float] = field(default_factory=list)
+    throughput: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
+    """Seconds between tokens on the other side."""
+    spent: list[float] = field(default_factory=list)
+    """CPU seconds a step in the worker's part."""
 
 
-def choose(engine: Any, arm: Arm) -> None:
-    if arm.level is not None:
-        engine.collective_rpc("checkengine_set", args=(arm.level, True, arm.black_box))
+class Bench:
+    """Engines by name; `switches` is the file that the guarded one reads."""
+
+    def __init__(self, engines: Mapping[str, Any], switches: SwitchFile) -> None:
+        self._engines, self._switches = engines, switches
+        self._state: State | None = None
+
+    def round(self, state: State, batch: int) -> Round:
+        if state.engine == "guarded" and state != self._state:
+            self._choose(state)
+        return one_round(self._engines[state.engine], batch)
+
+    def pair(self, arm: Arm, batch: int, result: Result, *, measured_first: bool) -> None:
+        watched: Round
+        if measured_first:
+            watched, bare = self._watched(arm, batch, result), self.round(arm.beside, batch)
+        else:
+            bare, watched = self.round(arm.beside, batch), self._watched(arm, batch, result)
+        result.beside.append(statistics.median(bare.between))
+        result.latency.append(statistics.median(watched.between) / result.beside[-1] - 1)
+        result.throughput.append((bare.tokens / bare.seconds) / (watched.tokens / watched.seconds) - 1)
+
+    def _watched(self, arm: Arm, batch: int, result: Result) -> Round:
+        if arm.measured.level is None:
+            return self.round(arm.measured, batch)
+        engine = self._engines[arm.measured.engine]
+        before = cpu_seconds(engine)
+        made = self.round(arm.measured, batch)
+        result.spent.append((cpu_seconds(engine) - before) / len(made.between))
+        return made
+
+    def _choose(self, state: State) -> None:
+        self._state = state
+        on = state.level is not None
+        self._switches.put(SIDECAR, "enable" if on else "disable")
+        if on:
+            self._engines["guarded"].collective_rpc("checkengine_set", args=(state.level, True, state.black_box))
+        time.sleep(SWITCH_SECONDS)
 
 
 def cpu_seconds(engine: Any) -> float:
@@ -176,17 +211,15 @@ def one_round(engine: Any, batch: int) -> Round:
     return made
 
 
-def told(
-    arm: Arm, batch: int, ratios: tuple[Sequence[float], Sequence[float]], spent: Sequence[float]
-) -> list[dict[str, Any]]:
+def told(arm: Arm, batch: int, result: Result) -> list[dict[str, Any]]:
     """With its interval in the name."""
     target = TARGETS.get(arm.name, UNBOUNDED)
     found = []
-    for name, values in zip(("inter-token latency", "throughput"), ratios, strict=True):
+    for name, values in (("inter-token latency", result.latency), ("time a token", result.throughput)):
         low, high = interval(values)
-        title = f"{arm.name}, batch {batch}: {name} beside plain vLLM ({100 * low:+.1f} to {100 * high:+.1f})"
+        title = f"batch {batch}, {arm.name}: {name}, more ({100 * low:+.1f} to {100 * high:+.1f})"
         found.append(figure(title, 100 * statistics.median(values), "%", target))
-    if spent:
-        title = f"{arm.name}, batch {batch}: CPU time in the worker's part, a step"
-        found.append(figure(title, 1e6 * statistics.median(spent), "µs", UNBOUNDED))
+    if result.spent:
+        title = f"batch {batch}, {arm.name}: CPU time in the worker's part, a step"
+        found.append(figure(title, 1e6 * statistics.median(result.spent), "µs", UNBOUNDED))
     return found

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+
+from checkengine.benchmarks.debian import found_or_installed
 
 PATIENCE = 60_000
 """Milliseconds: the machine may be busy with other tests."""
@@ -97,12 +98,15 @@ class Seen:
         page.on("dialog", lambda dialog: self.messages.append(f"dialog {dialog.message}"))
 
 
+def chromium_program() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's; nothing is downloaded. Skips where there is none."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    """Debian's, installed where it is missing; playwright downloads none of its own."""
+    path = found_or_installed(chromium_program, "chromium", "Chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield browser

@@ -32,14 +32,16 @@ def main() -> None:
     while soak.steps < LATE + WINDOW:
         soak.step()
     healthy = captured(soak, *decoding(soak))
-    victim, length = decoding(soak, room=6)
-    Path(os.environ["DRILL_SWITCHES"], "over_read").write_text(json.dumps({"length": length + 3}))
-    while decoded(soak, victim) < length + 5:
+    victim, length = decoding(soak, room=14)
+    # The whole window runs with the fault: another sequence may have this length before the victim has.
+    faulty_length = length + WINDOW + 2
+    Path(os.environ["DRILL_SWITCHES"], "over_read").write_text(json.dumps({"length": faulty_length}))
+    while decoded(soak, victim) < faulty_length + 2:
         soak.step()
     Path(os.environ["DRILL_SWITCHES"], "over_read").unlink()
     faulty = captured(soak, victim, length)
     soak.box.close(120)
-    print(json.dumps({"healthy": healthy, "faulty": faulty, "sequence": victim, "length": length + 3}))
+    print(json.dumps({"healthy": healthy, "faulty": faulty, "sequence": victim, "length": faulty_length}))
 
 
 def decoding(soak: Soak, room: int = 0) -> tuple[str, int]:

@@ -14,6 +14,8 @@ from checkengine.benchmarks.figure import figure
 from checkengine.engine_shim.ranks import Fleet, FleetSettings, Trouble
 
 REQUESTS, OUTPUT = 8, 160
+SHORT = 40
+"""Output tokens of the runs with other trouble than a kill."""
 KILLS, QUICK_KILLS = 10, 2
 MOST_SECONDS = 2.0
 """From the kill until the coordinator knows."""
@@ -27,9 +29,9 @@ def figures(*, quick: bool = False, kills: int | None = None) -> list[dict[str, 
     return killed if quick else [*killed, *trouble_figures(clean)]
 
 
-def submit(fleet: Fleet) -> None:
+def submit(fleet: Fleet, output: int = OUTPUT) -> None:
     for number in range(REQUESTS):
-        fleet.submit(f"r{number}", [(number * 17 + index * 5) % 128 for index in range(8 + number)], OUTPUT)
+        fleet.submit(f"r{number}", [(number * 17 + index * 5) % 128 for index in range(8 + number)], output)
 
 
 def run(fleet: Fleet) -> dict[str, list[int]]:
@@ -94,19 +96,19 @@ def trouble_figures(clean: Mapping[str, list[int]]) -> list[dict[str, Any]]:
     """A rank that hangs, one that is slow, one whose link flaps and one that answers wrongly: named, answers kept."""
     cases: dict[str, tuple[Trouble, str, dict[str, Any]]] = {
         "hangs": (Trouble(hang_at=12), "lost", {}),
-        "slow": (Trouble(slow_from=5, slow_seconds=0.05), "slow", {}),
+        "slow": (Trouble(slow_from=5, slow_seconds=0.3), "slow", {}),
         "flaps": (Trouble(flap_every=9), "payload", {}),
         "wrong": (Trouble(wrong_from=12), "wrong", {"check_every": 8}),
     }
     named, equal, seconds = 0, 0, []
     for trouble, kind, options in cases.values():
         with Fleet(FleetSettings(**options), {2: trouble}) as fleet:
-            submit(fleet)
+            submit(fleet, SHORT)
             began = time.monotonic()
             answers = run(fleet)
             told = {event.rank for event in fleet.events if event.kind == kind}
             named += told == {2}
-            equal += answers == clean
+            equal += all(answers[name] == tokens[: len(answers[name])] for name, tokens in clean.items())
             seconds.append(time.monotonic() - began)
     of = f"of {len(cases)}: {', '.join(cases)}"
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ class Group:
 
     members: tuple[int, ...]
     own: int
+    broken: list[int] = field(default_factory=list)
+    """Senders of payloads that broke on their way in this step."""
 
 
 def checksum(rows: torch.Tensor, tags: torch.Tensor) -> int:
@@ -47,7 +49,8 @@ def exchange(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Send `rows[i]` (n_i, width) and `tags[i]` (n_i,) to the i-th member; returns what came from each.
 
-    BrokenPayload where a checksum does not fit. `flip` damages one bit behind the checksum: a planted fault.
+    Where a checksum does not fit the sender is put into `group.broken`, and the step goes on to its end: a rank that
+    left it in the middle would let all others wait. `flip` damages one bit behind the checksum: a planted fault.
     """
     counts = torch.tensor([len(each) for each in rows])
     sums = torch.tensor([checksum(r, t) for r, t in zip(rows, tags, strict=True)])
@@ -63,7 +66,7 @@ def exchange(
     parts, labelled = list(received.split(sizes)), list(labels.split(sizes))
     for place, (part, label) in enumerate(zip(parts, labelled, strict=True)):
         if checksum(part, label) != int(arriving[place, 1]):
-            raise BrokenPayload(group.members[place], group.own)
+            group.broken.append(group.members[place])
     return parts, labelled
 
 

@@ -32,9 +32,11 @@ class FleetSettings:
     seed: int = 0
     silent_seconds: float = 1.5
     """Without a heartbeat for so long a rank counts as lost."""
-    collective_seconds: float = 1.5
-    """A rank that has not answered so long after another one said that the step failed counts as lost, beating or
-    not."""
+    collective_seconds: float = 0.75
+    """A collective that takes longer has failed."""
+    answer_seconds: float = 1.25
+    """A rank that has not answered so long after another one said that the step failed counts as lost, beating or not:
+    longer than a collective, which it may be waiting in."""
     flaps: int = 3
     """Broken payloads from one rank until it is drained."""
     check_every: int = 0
@@ -279,7 +281,7 @@ class Fleet:
                 answers[rank] = message
                 waiting.discard(rank)
                 if "failed" in message:
-                    end = min(end, time.monotonic() + self.settings.collective_seconds)
+                    end = min(end, time.monotonic() + self.settings.answer_seconds)
             elif message and message.get("did") == "start":
                 self._processes[rank].ready = True
             silent = list(waiting) if time.monotonic() > end else self._silent(waiting)

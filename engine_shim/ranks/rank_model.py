@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from checkengine.engine_shim.ranks.exchange import Group, exchange
+from checkengine.engine_shim.ranks.exchange import BrokenPayload, Group, exchange
 from checkengine.engine_shim.ranks.moe import Dense, Expert, MoeShape
 from checkengine.engine_shim.ranks.trouble import Trouble
 
@@ -73,6 +73,7 @@ class RankModel:
         """Next token and its margin of each sequence. Nothing is committed: the same step may be run again."""
         began, waited = time.perf_counter(), 0.0
         self.witnesses = []
+        self._group.broken.clear()
         pending = [self._pending(name) for name in names]
         states = [self._embed(self.sequences[name], tokens) for name, tokens in zip(names, pending, strict=True)]
         if self.trouble.slow(number):
@@ -85,6 +86,8 @@ class RankModel:
             states, seconds = self._mixed(layer, states, number)
             waited += seconds
         self.own_seconds = time.perf_counter() - began - waited
+        if self._group.broken:
+            raise BrokenPayload(self._group.broken[0], self._group.own)
         return {name: self._next(state) for name, state in zip(names, states, strict=True)}
 
     def commit(self, tokens: Mapping[str, int]) -> None:
@@ -142,8 +145,10 @@ class RankModel:
         return answers.unflatten(0, (-1, self.shape.chosen)), waited
 
     def _answer(self, layer: int, rows: torch.Tensor, wanted: torch.Tensor, number: int) -> torch.Tensor:
-        found = torch.empty_like(rows)
+        found = torch.zeros_like(rows)
         for expert in wanted.unique().tolist():
+            if (layer, expert) not in self._experts:
+                continue  # A label that broke on its way: the step is void.
             places = torch.nonzero(wanted == expert).flatten()
             outputs = self._run(self._experts[layer, expert], rows[places], number)
             self.witnesses.append(Witness(layer, expert, rows[places], outputs))

@@ -12,7 +12,7 @@ import pytest
 
 from checkengine.engine_shim.ranks import Fleet, FleetSettings, Trouble
 
-PATIENT: dict[str, Any] = {"silent_seconds": 30.0, "collective_seconds": 10.0}
+PATIENT: dict[str, Any] = {"silent_seconds": 30.0, "collective_seconds": 10.0, "answer_seconds": 30.0}
 OUTPUT = 12
 
 
@@ -61,7 +61,9 @@ def test_a_hot_spare_takes_a_killed_ranks_experts_and_requests(clean: dict[str, 
 
 
 def test_a_rank_that_hangs_while_its_process_beats_is_lost_and_replaced(clean: dict[str, list[int]]) -> None:
-    with Fleet(FleetSettings(silent_seconds=30, collective_seconds=3), {1: Trouble(hang_at=3)}) as fleet:
+    with Fleet(
+        FleetSettings(silent_seconds=30, collective_seconds=3, answer_seconds=6), {1: Trouble(hang_at=3)}
+    ) as fleet:
         assert served(fleet) == clean
         assert [event.rank for event in fleet.events if event.kind == "lost"] == [1]
 

@@ -203,7 +203,9 @@ class BlackBox:
     def _budget(self) -> Budget:
         assert self.recorder is not None
         cache, chosen = self.recorder.cache, self._capturing
-        return Budget("L0") if cache is None else KnownBudget(chosen.level, chosen.kv_bytes, cache.block_bytes)
+        return (
+            Budget("L0") if cache is None else KnownBudget(chosen.level, chosen.kv_bytes, block_bytes=cache.block_bytes)
+        )
 
     def _put_on_disk(self, capture: Capture) -> None:
         if self._write(capture) is False:

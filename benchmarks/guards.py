@@ -88,6 +88,10 @@ class TimedUndo:
         self.ring.save_from(step, slots, memory)
         self.seconds += time.thread_time() - began
 
+    def clear(self, next_step: int) -> None:
+        assert self.ring is not None
+        self.ring.clear(next_step)
+
     def entries(self, since_step: int, blocks: Any = None, block_size: int = 1) -> Any:
         assert self.ring is not None
         return self.ring.entries(since_step, blocks, block_size)

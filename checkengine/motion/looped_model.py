@@ -57,7 +57,8 @@ class LoopBlock(nn.Module):
             self.matrix = nn.Parameter(radius * rotation)
 
     def forward(self, state: torch.Tensor, injected: torch.Tensor) -> torch.Tensor:
-        return self._carried(state, injected) + self.gain * self.residual(state, injected)
+        added: torch.Tensor = self.gain * self.residual(state, injected)
+        return self._carried(state, injected) + added
 
     def _carried(self, state: torch.Tensor, injected: torch.Tensor) -> torch.Tensor:
         if self.form == "constrained":

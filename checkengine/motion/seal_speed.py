@@ -33,7 +33,8 @@ def seal_figures(pairs: int = 15) -> list[dict[str, Any]]:
         for block in range(BLOCKS):
             hash_tensor(source[block])
 
-    hashing(), copy()
+    hashing()
+    copy()
     rates, ratios = [], []
     for _ in range(pairs):
         plain, sealed, hashed = timed(copy), timed(sealed_copy), timed(hashing)

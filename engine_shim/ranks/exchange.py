@@ -63,7 +63,7 @@ def exchange(
     received = _all_to_all(sent, counts, arriving[:, 0])
     labels = _all_to_all(torch.cat(list(tags)), counts, arriving[:, 0])
     sizes = arriving[:, 0].tolist()
-    parts, labelled = list(received.split(sizes)), list(labels.split(sizes))
+    parts, labelled = list(torch.split(received, sizes)), list(torch.split(labels, sizes))
     for place, (part, label) in enumerate(zip(parts, labelled, strict=True)):
         if checksum(part, label) != int(arriving[place, 1]):
             group.broken.append(group.members[place])

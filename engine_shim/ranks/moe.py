@@ -42,8 +42,8 @@ class Attention(nn.Module):
         cache[:] = [key, value]
         past = len(key) - len(query)
         mask = torch.ones(len(query), len(key), dtype=torch.bool).tril(past)
-        heads = [part.transpose(0, 1) for part in (query, key, value)]
-        read = functional.scaled_dot_product_attention(*heads, attn_mask=mask)
+        query, key, value = (part.transpose(0, 1) for part in (query, key, value))
+        read = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         found: torch.Tensor = state + self.output(read.transpose(0, 1).flatten(-2))
         return found
 
@@ -56,7 +56,7 @@ class Expert(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         parts = []
-        for block in rows.split(ROWS):
+        for block in torch.split(rows, ROWS):
             padded = functional.pad(block, (0, 0, 0, ROWS - len(block)))
             parts.append(self.down(functional.silu(self.up(padded)))[: len(block)])
         return torch.cat(parts) if parts else rows

@@ -121,7 +121,7 @@ class RankModel:
         scores, chosen = self._dense.routers[layer](normed).softmax(-1).topk(self.shape.chosen)
         answers, waited = self._ask(layer, normed, chosen, number)
         mixed = rows + (answers * scores[..., None]).sum(1)
-        return list(mixed.split(lengths)), waited
+        return list(torch.split(mixed, lengths)), waited
 
     def _ask(self, layer: int, normed: torch.Tensor, chosen: torch.Tensor, number: int) -> tuple[torch.Tensor, float]:
         """Answers (rows, chosen, width) of the chosen experts, wherever they are."""
@@ -142,11 +142,11 @@ class RankModel:
         answers = torch.empty_like(given)
         for each, part in zip(places, returned, strict=True):
             answers[each] = part
-        return answers.unflatten(0, (-1, self.shape.chosen)), waited
+        return answers.view(-1, self.shape.chosen, self.shape.width), waited
 
     def _answer(self, layer: int, rows: torch.Tensor, wanted: torch.Tensor, number: int) -> torch.Tensor:
         found = torch.zeros_like(rows)
-        for expert in wanted.unique().tolist():
+        for expert in sorted(set(wanted.tolist())):
             if (layer, expert) not in self._experts:
                 continue  # A label that broke on its way: the step is void.
             places = torch.nonzero(wanted == expert).flatten()

@@ -57,7 +57,7 @@ class Worker:
         if dist.is_initialized():
             dist.destroy_process_group()
         members = tuple(message["members"])
-        store = dist.FileStore(message["store"], len(members))
+        store: Any = dist.FileStore(message["store"], len(members))  # type: ignore[attr-defined]
         place = members.index(self.number)
         dist.init_process_group("gloo", store=store, rank=place, world_size=len(members), timeout=self._timeout)
         self.model.join(Group(members, self.number), message["experts"])

@@ -11,7 +11,7 @@ import pytest
 
 from checkengine.guards.errors import UserError
 from checkengine.loading.lecture import LectureWorkload, Quantiles
-from checkengine.loading.planned import Planned, faster, rate_of, with_shared
+from checkengine.loading.planned import Planned, faster, rate_of
 from checkengine.loading.traces import read_trace, trace
 from checkengine.loading.words import PromptMaker
 

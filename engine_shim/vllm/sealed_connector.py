@@ -172,6 +172,7 @@ def _handed_on(name: str) -> Callable[..., Any]:
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
         return getattr(self.inner, name)(*arguments, **keywords)
 
+    call.__dict__.pop("__isabstractmethod__", None)
     return call
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -171,8 +172,16 @@ def test_an_incident_has_one_bundle_however_many_sequences_it_strikes(tmp_path: 
     written = [event for event in outcome.events if isinstance(event, BundleWritten)]
     (incident,) = outcome.shim.assembly.book.incidents(0.0)
     assert incident.sequences > 1
-    assert [event.incident for event in written] == [incident.id]
-    assert len(list((tmp_path / "bundles").iterdir())) == 1
+    assert {event.incident for event in written} == {incident.id}
+    reproducers = [event for event in written if has_parent(Path(event.path))]
+    # With content off a content-free reproducer stands beside the bundle that it was made from.
+    assert (len(written) - len(reproducers), len(reproducers)) == (1, 1)
+    assert len(list((tmp_path / "bundles").iterdir())) == len(written)
+
+
+def has_parent(bundle: Path) -> bool:
+    lineage = json.loads((bundle / "lineage.json").read_text())
+    return lineage["parent"] is not None
 
 
 def test_a_snapshot_that_raises_costs_the_bundle_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -148,7 +148,7 @@ def test_no_path_of_a_developers_machine_is_in_the_sources() -> None:
 
 @pytest.mark.parametrize("name", [module_name(path) for path in sources() if path.name != "__main__.py"])
 def test_every_module_imports(name: str) -> None:
-    if name.startswith("checkengine.engine_shim.vllm"):
+    if name.startswith("checkengine.engine_shim.vllm") or name == "checkengine.benchmarks.vllm_soak_worker":
         pytest.importorskip("vllm")
     if not name.endswith("migrations.env"):  # alembic runs it, it is no module to import
         importlib.import_module(name)

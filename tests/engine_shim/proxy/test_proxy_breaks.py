@@ -328,7 +328,7 @@ class Two:
 @pytest.mark.parametrize(
     ("answer", "ending"),
     [(close_at_once, "refused"), (short_body, "broken"), (garbage, "broken")],
-    ids=lambda x: str(x),
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_another_upstream_is_tried_while_nothing_was_sent(rig, story, say, chat, answer, ending):
     async def told():

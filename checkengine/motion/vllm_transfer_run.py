@@ -1,4 +1,4 @@
-"""One vLLM process of the transfer drill: `kv_transfer_run.py prefill|decode FOLDER`; prints answers as JSON.
+"""One vLLM process of the transfer drill: `vllm_transfer_run prefill|decode FOLDER`; prints answers as JSON.
 
 The decoding process serves each prompt once clean and once for every fault, each time with its own cache emptied, so
 that the prompt's blocks come through the connector.
@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-FAULTS = ("bit flip", "swapped layers", "read before ready", "late write", "another block")
+FAULTS = ("bit flip", "swapped layers", "read before ready", "late write", "short restore")
 TEXT = "The lighthouse keeper wrote in his log every evening: wind from the west, sea calm, two ships passed. "
 
 
@@ -24,7 +24,7 @@ def main() -> None:
 
     inner = {
         "kv_connector": "FaultyConnector",
-        "kv_connector_module_path": "faulty_connector",
+        "kv_connector_module_path": "checkengine.motion.vllm_faulty_connector",
         "kv_connector_extra_config": {"shared_storage_path": str(folder / "kv")},
     }
     transfer = {

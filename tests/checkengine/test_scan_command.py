@@ -325,7 +325,7 @@ def test_engines_guards_that_cannot_be_made_are_told_and_the_scan_goes_on(
 def test_an_output_that_nobody_reads_any_more_ends_the_scan_quietly(tmp_path: Path) -> None:
     path = file_of(tmp_path, *[BROKEN] * 20_000)
     with subprocess.Popen(
-        [*COMMAND, path, "--guards", "repetition"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*COMMAND, path, "--guards", "logits"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

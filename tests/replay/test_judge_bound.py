@@ -106,7 +106,7 @@ def test_a_wrong_factor_is_found_and_named(what: str, factor: float) -> None:
         output = ORDERS["textbook"](call) * factor
     fit = fit_scale(call, output)
     assert fit is not None
-    assert (fit.what, fit.page) == (what, None)
+    assert (fit.what, fit.pages) == (what, ())
     assert fit.factor == pytest.approx(factor, rel=1e-5)
 
 
@@ -123,7 +123,7 @@ def test_a_factor_on_one_page_is_found_with_the_page() -> None:
     ):
         fit = fit_scale(call, ORDERS["chunks of 16"](changed))
         assert fit is not None
-        assert (fit.what, fit.page) == (what, 2)
+        assert (fit.what, fit.pages) == (what, (2,))
         assert fit.factor == pytest.approx(1.25, rel=1e-4)
 
 

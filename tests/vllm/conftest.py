@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-HAVE_VLLM = importlib.util.find_spec("vllm") is not None
+FOUND = importlib.util.find_spec("vllm")
+HAVE_VLLM = FOUND is not None and FOUND.origin is not None
+"""A folder of that name on the path is no vLLM."""
 collect_ignore_glob = [] if HAVE_VLLM else ["test_*.py"]
 
 MODEL = "smollm2-135m"

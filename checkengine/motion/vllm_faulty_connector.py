@@ -11,7 +11,7 @@ import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.example_connector import ExampleConnector
 
 
-class FaultyConnector(ExampleConnector):
+class FaultyConnector(ExampleConnector):  # type: ignore[misc]
     """$KV_FAULT is a file that holds the fault's name; it is gone when it has struck."""
 
     def start_load_kv(self, forward_context: Any, **keywords: Any) -> None:

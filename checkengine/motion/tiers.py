@@ -18,7 +18,7 @@ from checkengine.engine_shim.tier_settings import TierSettings
 from checkengine.engine_shim.tiers import FaultyMove, TieredBlocks
 from checkengine.engine_shim.tiers.moves import PLANTED
 from checkengine.guards.finding import Finding
-from checkengine.motion.lru import lecture_hits
+from checkengine.motion.lru import TRACE, lecture_hits, mooncake_hits
 from checkengine.motion.seal_speed import seal_figures
 from checkengine.tiny import tiny_model
 
@@ -32,11 +32,14 @@ PROMPT = 448
 OUTPUT = 4
 
 
-def figures(*, quick: bool = False) -> list[dict[str, Any]]:
+def figures(*, quick: bool = False, data: Path | None = None) -> list[dict[str, Any]]:
+    """`data`: folder of public data; the Mooncake trace is left out where it is not there."""
+    traced = data is not None and (data / TRACE).is_file()
     return [
         *planted_figures(1 if quick else 8),
         *seal_figures(),
         *lecture_hits(quick=quick),
+        *(mooncake_hits(data) if traced and data is not None else ()),
         *(() if quick else returning_figures()),
     ]
 

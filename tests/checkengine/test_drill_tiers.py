@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 
-from checkengine.motion.lru import Tiers, lecture_turns, mooncake_requests
+from checkengine.motion.lru import Tiers, lecture_turns, mooncake_hits, mooncake_requests
 from checkengine.motion.seal_speed import seal_figures
 from checkengine.motion.tiers import planted_figures
 
@@ -46,6 +46,7 @@ def test_the_traces_blocks_come_in_its_order(tmp_path):
     with gzip.open(tmp_path / "mooncake_conversation.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"hash_ids": ids}) + "\n" for ids in ([0, 1], [0, 2]))
     assert list(mooncake_requests(tmp_path)) == [[0, 1], [0, 2]]
+    assert [each["value"] for each in mooncake_hits(tmp_path)] == [0.25, 0, 0, 0.25]
 
 
 def test_the_cost_of_a_seal_is_measured_beside_a_plain_copy():

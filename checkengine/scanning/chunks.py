@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from checkengine.detectors.language.codes import normal
 from checkengine.guards.failure import place
 from checkengine.scanning.finding_lines import Found
 from checkengine.scanning.lines import Line
 from checkengine.scanning.reader import Account, Failure, RecordReader
-from checkengine.scanning.records import BadLine, Measurement, TokenStream, parse
+from checkengine.scanning.records import BadLine, Chat, Completion, Measurement, TokenStream, parse
 
 CHUNK_LINES = 128
 CHUNK_BYTES = 1 << 20
+MOST_SHOWN = 24
+"""Characters of a field that are shown to the person who scans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +26,22 @@ class Fault:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What a person should know of a line that was read."""
+
+    source: str
+    number: int
+    text: str
+    reason: str
+    """The same for lines that are told for the same reason."""
+
+
 @dataclass(slots=True)
 class Reading:
     """What a chunk of lines told; `events` in the order of the lines."""
 
-    events: list[Found | Failure | Fault | Measurement] = field(default_factory=list)
+    events: list[Found | Failure | Fault | Remark | Measurement] = field(default_factory=list)
     shapes: Counter[str] = field(default_factory=Counter)
     lines: int = 0
     bytes: int = 0
@@ -84,6 +98,16 @@ def _read_line(reader: RecordReader, line: Line, reading: Reading, tokenizer: bo
     if isinstance(record, Measurement):
         reading.events.append(record)
     else:
+        reading.events += _of_language(line, record)
         found, failures = reader.read(record)
         reading.events += [*found, *failures]
     reading.shapes[type(record).__name__] += 1
+
+
+def _of_language(line: Line, record: Completion | Chat | TokenStream) -> list[Remark]:
+    language = record.start.language if isinstance(record, Completion) else record.language
+    if not language or normal(language):
+        return []
+    shown = ascii(language if len(language) <= MOST_SHOWN else language[:MOST_SHOWN] + "...")
+    text = f"language {shown} is no ISO 639-1 code; the prompt is the expectation"
+    return [Remark(line.source, line.number, text, "languages that are no ISO 639-1 code")]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from checkengine.guards.finding import Severity
-from checkengine.scanning.chunks import Fault, Reading, chunked, read_chunk
+from checkengine.scanning.chunks import Fault, Reading, Remark, chunked, read_chunk
 from checkengine.scanning.finding_lines import Found
 from checkengine.scanning.lines import STDIN, Line, read_lines
 from checkengine.scanning.reader import Account, Failure
@@ -95,7 +95,7 @@ class Scan:
         totals.account.add(reading.account)
         self._note(reading.events)
 
-    def _note(self, events: Iterable[Found | Failure | Fault | Measurement]) -> None:
+    def _note(self, events: Iterable[Found | Failure | Fault | Remark | Measurement]) -> None:
         totals = self.totals
         for event in events:
             if isinstance(event, Found):
@@ -109,6 +109,8 @@ class Scan:
             elif isinstance(event, Fault):
                 totals.bad += 1
                 self._tell(f"{event.source}:{event.number}: {event.reason}; skipped")
+            elif isinstance(event, Remark):
+                self._tell(f"{event.source}:{event.number}: {event.text}")
             else:
                 self._note_failure(event)
 

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 
+from checkengine.detectors.language.codes import READ, normal
 from checkengine.detectors.language.identifier import Identity, identify
-from checkengine.detectors.language.languages import NEAR, normal
+from checkengine.detectors.language.languages import NEAR
 from checkengine.detectors.language.names import is_about_languages, named, names_cyrillic, requested
 from checkengine.detectors.language.scripts import Script, scripts_of
 
@@ -86,13 +87,18 @@ def scripts_of_languages(languages: frozenset[str]) -> int:
 
 
 def expectation_of(prompt: str, language: str | None = None) -> Expectation:
-    """`language` (ISO 639-1, as the client gave it) decides; else an explicit request in the prompt; else the languages
-    that the prompt is written in. Languages that the prompt names may come too. Nothing known: see
-    `expectation_from_start`."""
+    """`language` (as the client gave it: a code or an English name, see `codes.normal`) decides; else an explicit
+    request in the prompt; else the languages that the prompt is written in. Languages that the prompt names may come too.
+    Nothing known: see `expectation_from_start`.
+
+    A `language` that is none counts as not given, and none of its text comes back; in one that the detectors do not
+    read, anything may come."""
     if len(prompt) > 2 * PROMPT_READ:
         prompt = prompt[:PROMPT_READ] + "\n" + prompt[-PROMPT_READ:]
     names = named(prompt)
     asked = normal(language)
+    if asked and asked not in READ:
+        return Expectation(frozenset(), ALL_SCRIPTS, anything=True)
     languages = frozenset({asked}) if asked else requested(prompt, names)
     if not languages:
         if is_about_languages(prompt) and len(names) != 1:
@@ -151,12 +157,13 @@ def expected_scripts(prompt: str, language: str | None = None) -> int:
     """Bit mask of scripts (1 << Script) that the prompt justifies; Latin always is.
 
     A script counts where the prompt holds it or names a language that uses it; a prompt about
-    translation or languages at large justifies all. `language` is an ISO 639-1 code.
+    translation or languages at large justifies all. `language` as for `expectation_of`.
     """
-    if is_about_languages(prompt):
+    asked = normal(language)
+    if is_about_languages(prompt) or (asked and asked not in READ):
         return ALL_SCRIPTS
-    languages = named(prompt) | ({normal(language) or ""} if language else frozenset())
-    mask = scripts_of_languages(frozenset(languages)) | scripts_of(prompt) | _cyrillic(prompt)
+    languages = named(prompt) | ({asked} if asked else frozenset())
+    mask = scripts_of_languages(languages) | scripts_of(prompt) | _cyrillic(prompt)
     if mask & (1 << Script.KANA):
         mask |= 1 << Script.HAN
     return mask

@@ -34,18 +34,6 @@ NEAR: dict[str, frozenset[str]] = {
 NO_LANGUAGE = "zxx"
 """The model's class of text without words (ISO 639-2): a candidate that is always expected."""
 
-ALIASES = {
-    "nb": "no",
-    "nn": "no",
-    "iw": "he",
-    "in": "id",
-    "fil": "tl",
-    "sh": "hr",
-    "bs": "hr",
-    "cmn": "zh",
-    "yue": "zh",
-}
-
 LONE: dict[Script, str] = {
     Script.GREEK: "el", Script.HEBREW: "he", Script.HANGUL: "ko", Script.THAI: "th", Script.BENGALI: "bn",
     Script.TAMIL: "ta", Script.TELUGU: "te", Script.GEORGIAN: "ka", Script.ARMENIAN: "hy", Script.ETHIOPIC: "am",
@@ -53,11 +41,3 @@ LONE: dict[Script, str] = {
     Script.GUJARATI: "gu", Script.GURMUKHI: "pa", Script.ORIYA: "or", Script.KANNADA: "kn", Script.MALAYALAM: "ml",
 }  # fmt: skip
 """Scripts that name their language."""
-
-
-def normal(code: str | None) -> str | None:
-    """`pt-BR` -> `pt`, `nb` -> `no`; None stays None."""
-    if code is None:
-        return None
-    head = code.lower().replace("_", "-").split("-")[0].strip()
-    return ALIASES.get(head, head) or None

@@ -365,3 +365,32 @@ def test_ctrl_c_ends_the_scan_with_130_and_no_traceback(workers: int, tmp_path: 
         assert process.wait() == 130
         assert b"interrupted after" in told
         assert b"Traceback" not in told
+
+
+HARBOUR = "The old harbour was quiet in the morning, and the boats lay close to the wall while children went home. "
+
+
+@pytest.mark.parametrize("language", ["English", "eng", "en-US", "EN"])
+def test_a_language_may_be_a_longer_code_or_an_english_name(language: str, tmp_path: Path) -> None:
+    row = {"id": 1, "prompt": "Wie war es?", "completion": HARBOUR * 6, "language": language}
+    result = run(file_of(tmp_path, row), "--guards", "language")
+    assert (result.stdout, "ISO" in result.stderr) == ("", False)
+
+
+def test_a_language_that_is_none_is_told_once_a_line_and_never_stands_in_evidence(tmp_path: Path) -> None:
+    secret = "secret: my prompt text \x1b[31m and more of it than is shown"
+    german = "Der alte Hafen war am Morgen ruhig, und die Boote lagen nahe an der Mauer, als die Kinder gingen. "
+    rows = [
+        {"id": 1, "prompt": HARBOUR, "completion": HARBOUR * 6, "language": "zz"},
+        {"id": 2, "prompt": german, "completion": HARBOUR * 6, "language": secret},
+    ]
+    path = file_of(tmp_path, *rows)
+    result = run(path)
+    lines = [line for line in result.stderr.splitlines() if "ISO 639-1" in line]
+    assert lines == [
+        f"{path}:1: language 'zz' is no ISO 639-1 code; the prompt is the expectation",
+        f"{path}:2: language 'secret: my prompt text \\x1b...' is no ISO 639-1 code; the prompt is the expectation",
+    ]
+    told = found(result)
+    assert {(each["id"], each["evidence"]["expected"]) for each in told if each["guard"] == "language"} == {(2, "de")}
+    assert "secret" not in result.stdout

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from checkengine.replay.capture import Capture
-from checkengine.replay.executor import CannotReplayError
+from checkengine.replay.executor import NoSuchChoiceError
 
 
 def for_executor(capture: Capture, name: str | None) -> Capture:
-    """The capture as the executor of this name reads it. CannotReplayError where it cannot."""
+    """The capture as the executor of this name reads it. NoSuchChoiceError where none of that name can."""
     engine = str(capture.environment.get("engine", ""))
     if name is None or name == engine:
         return capture
@@ -15,4 +15,11 @@ def for_executor(capture: Capture, name: str | None) -> Capture:
         from checkengine.engine_shim.vllm.as_embedded import as_embedded
 
         return as_embedded(capture)
-    raise CannotReplayError(f"a record of engine {engine!r} cannot be replayed by executor {name!r}")
+    able = f"{engine}, embedded" if engine == "vllm" else engine
+    raise refused(engine, name, able)
+
+
+def refused(engine: str, name: str, able: str) -> NoSuchChoiceError:
+    return NoSuchChoiceError(
+        f"--executor: a record of engine {engine!r} cannot be replayed by {name!r}, only by {able}"
+    )

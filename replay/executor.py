@@ -94,6 +94,10 @@ class ReplayError(UserError):
     exit_code = 129
 
 
+class NoSuchChoiceError(ReplayError):
+    """The command line names a kernel or an executor that is not there; the message lists what there is."""
+
+
 class WeightsChangedError(ReplayError):
     """The weights that are here are not the weights that were recorded."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from checkengine.replay.investigate import Investigation
     from checkengine.replay.replayer import Progress
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
@@ -53,6 +53,8 @@ def replay(
     """
     if confidential not in ("none", "default", "full"):
         raise typer.BadParameter(f"{confidential!r} is not one of none, default, full", param_hint="--confidential")
+    if (fan_out is not None or matrix) and (kernel is not None or executor is not None):
+        raise typer.BadParameter("--kernel and --executor are for one bundle here, without --fan-out and --matrix")
     if fan_out is not None:
         raise typer.Exit(guarded(lambda: fanned(fan_out, store or bundle, workers, results, image)))
     if (bundle is None) == (store is None) or (store is None) != (incident is None):
@@ -173,20 +175,25 @@ def investigate_bundle(
     `repeats`: runs in fresh processes before a conviction; `progress` is told instead of a bar on the terminal;
     `executor`: another one than the record's engine.
     """
-    from checkengine.executors import for_executor
+    from checkengine.executors import for_executor, refused
     from checkengine.guards.errors import UserError
     from checkengine.replay.bundle import BundleReader
     from checkengine.replay.bundle.calls import holds_call
-    from checkengine.replay.executor import CannotReplayError
+    from checkengine.replay.executor import CannotReplayError, NoSuchChoiceError
     from checkengine.replay.minimise.investigate_call import investigate_call
 
     reader = BundleReader(path)
     if holds_call(reader):
-        return investigate_call(reader, bundle=str(path))
+        engine = str(reader.json("env.json").get("engine", ""))
+        if executor not in (None, engine):
+            raise refused(engine, str(executor), engine)
+        return investigate_call(reader, bundle=str(path), kernel=kernel)
     capture = reader.capture()
     try:
         told = for_executor(capture, executor)
         return investigate_capture(told, str(path), kernel=kernel, quiet=quiet, repeats=repeats, progress=progress)
+    except NoSuchChoiceError:
+        raise
     except UserError as error:
         # Whatever it is (a model that is not here), git bisect must not take it for a verdict.
         raise CannotReplayError(str(error)) from error
@@ -202,12 +209,13 @@ def investigate_capture(
     progress: Progress | None = None,
 ) -> Investigation:
     from checkengine.replay.executor import WeightsChangedError
-    from checkengine.replay.find_executor import find_executor
+    from checkengine.replay.find_executor import find_executor, refuse_kernel, unloaded
     from checkengine.replay.investigate import Investigation, investigate
     from checkengine.replay.judge.gate import PROCESSES, Gate
     from checkengine.replay.judge.judge import weights_changed
     from checkengine.replay_guards import replay_guards, vocabulary_of
 
+    refuse_kernel(unloaded(capture.environment), kernel)
     try:
         executor = find_executor(capture.environment)
     except WeightsChangedError as error:

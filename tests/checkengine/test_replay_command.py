@@ -109,10 +109,26 @@ def test_an_off_by_one_on_the_demo_model_is_convicted_with_its_slot(tmp_path: Pa
     assert "one past the end of sequence" in told["verdict"]["sentence"]
 
 
-def test_an_unknown_kernel_cannot_be_judged(nan_bundle: Path):
-    with pytest.raises(Exception, match="no kernel named 'fast'") as caught:
-        run_raising(str(nan_bundle), "--kernel", "fast")
-    assert caught.value.exit_code == 125
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--kernel", "fast"), "no kernel named 'fast'; the executor embedded has paged, reference, float64"),
+        (("--executor", "nosuch"), "cannot be replayed by 'nosuch', only by embedded"),
+    ],
+)
+def test_an_unknown_kernel_or_executor_is_a_wrong_command_line_and_what_there_is_is_listed(
+    nan_bundle: Path, arguments: tuple[str, str], told: str
+):
+    with pytest.raises(UserError, match=told) as caught:
+        run_raising(str(nan_bundle), *arguments)
+    assert caught.value.exit_code == 129
+
+
+def test_a_kernel_for_many_bundles_or_hosts_is_refused_and_not_ignored(nan_bundle: Path):
+    for where in (("--fan-out", "local"), ("--matrix", "local:A=1")):
+        result = run(str(nan_bundle), *where, "--kernel", "reference")
+        assert result.exit_code == 2
+        assert "without --fan-out and --matrix" in " ".join(result.output.replace("│", " ").split())
 
 
 def test_a_defect_of_ours_is_no_verdict(nan_bundle: Path, monkeypatch):

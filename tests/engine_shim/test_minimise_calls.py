@@ -20,6 +20,7 @@ from checkengine.engine_shim.engine.executor import EmbeddedExecutor
 from checkengine.engine_shim.faults import FAULTS, NanAttention, OverRead
 from checkengine.engine_shim.faults.blind import BLIND_FAULTS, STRIKES
 from checkengine.engine_shim.faults.fault import Fault
+from checkengine.guards.errors import UserError
 from checkengine.replay.bundle import BundleError, BundleReader, export_bundle, import_bundle, write_bundle
 from checkengine.replay.bundle.calls import CallOrigin, StoredCall, call_json, read_call, write_call
 from checkengine.replay.bundle.files import Entry
@@ -197,6 +198,24 @@ def test_a_content_free_bundle_is_small_and_replays_without_any_model(
     assert told["verdict"]["kind"] == "code defect"
     assert "one past the end" in told["verdict"]["sentence"]
     assert told["reproduced"] is True
+
+
+def test_a_call_is_run_with_the_kernel_that_is_asked_for_or_refused(
+    shrink: Callable[..., Shrunk], tmp_path: Path
+) -> None:
+    path = str(shrink(OverRead(minimum_length=20, block_size=8)).write(tmp_path, content_free=True))
+    ran = CliRunner().invoke(replay_command.app, [path, "--json", "--kernel", "reference"])
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stdout)
+    assert (told["reproduced"], told["verdict"]) == (False, None)
+    assert "reference kernel in place of the recorded paged" in told["notes"][-1]
+    assert CliRunner().invoke(replay_command.app, [path, "--kernel", "float64"]).exit_code == 0
+    assert CliRunner().invoke(replay_command.app, [path, "--kernel", "paged"]).exit_code == 1
+    for option, words in (("--kernel", "paged, reference, float64"), ("--executor", "only by embedded")):
+        refused = CliRunner().invoke(replay_command.app, [path, option, "nosuch"])
+        assert isinstance(refused.exception, UserError)
+        assert refused.exception.exit_code == 129
+        assert words in str(refused.exception)
 
 
 def test_once_the_kernel_is_mended_the_reproducer_says_so(

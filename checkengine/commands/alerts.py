@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-app = typer.Typer(help="Prometheus rules and Grafana dashboards.", no_args_is_help=True)
+app = typer.Typer(help="Prometheus rules and Grafana dashboards.", no_args_is_help=True, rich_markup_mode=None)
 DASHBOARD = typer.Option("", "--dashboard", help="URL of checkengine's dashboard, for the links in alerts.")
 RUNBOOKS = typer.Option("", "--runbooks", help="URL under which the runbooks of docs/runbooks are published.")
 

@@ -14,7 +14,7 @@ import typer
 
 from checkengine.guards.errors import UserError
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 TOKEN = "CHECKENGINE_CONTROL_TOKEN"
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from checkengine.audits import AuditReport
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()

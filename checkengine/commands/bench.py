@@ -12,7 +12,7 @@ import typer
 
 from checkengine.guards.errors import UserError
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "logits": ("logits", "logit_figures"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 DIRECTORY = typer.Option(None, "--directory", "-d", help="Default: [capture] directory of the configuration.")
 CONFIG = typer.Option(None, "--config", help="A checkengine.toml.")

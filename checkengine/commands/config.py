@@ -8,7 +8,7 @@ import typer
 
 from checkengine.config import as_toml, load_settings
 
-app = typer.Typer(help="Check a checkengine.toml.", no_args_is_help=True)
+app = typer.Typer(help="Check a checkengine.toml.", no_args_is_help=True, rich_markup_mode=None)
 FILE = typer.Argument(None, help="Default: $CHECKENGINE_CONFIG, else ./checkengine.toml")
 
 

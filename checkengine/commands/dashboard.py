@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from checkengine.dashboards.web.settings import DashboardSettings
     from checkengine.replay.report.tokens import Pieces
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-app = typer.Typer(help="Upgrade, check and tidy the catalog.", no_args_is_help=True)
+app = typer.Typer(help="Upgrade, check and tidy the catalog.", no_args_is_help=True, rich_markup_mode=None)
 CONFIG = typer.Option(None, help="checkengine.toml. Default: the one in the current directory")
 URL = typer.Option("", help="Of the catalog, in place of [catalog] url.")
 AS_JSON = typer.Option(False, "--json", help="Print one JSON object.")

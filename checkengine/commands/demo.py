@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from checkengine.drills.outcome import DemoResult
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 MODEL = "smollm2-135m"
 LEAST_BYTES = 64 << 20

@@ -11,7 +11,7 @@ import typer
 
 from checkengine.guards.errors import UserError
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 DRILLS: dict[str, str] = {
     "tiers": "checkengine.motion.tiers",

@@ -11,7 +11,7 @@ import typer
 
 from checkengine.guards.errors import UserError
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 PROFILE = "lecture, azure, mooncake, or a trace: .jsonl as Mooncake's, .csv as Azure's, gzipped or not."
 

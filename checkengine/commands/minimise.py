@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from checkengine.commands.model_option import MODEL
+
 if TYPE_CHECKING:
     from checkengine.replay.minimise.minimise import Minimised
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
@@ -23,6 +25,7 @@ def minimise(
     ),
     budget: int = typer.Option(200, min=1, help="Replays at most: runs of one step or one call."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a summary."),
+    model: Path | None = MODEL,
 ) -> None:
     """Shrink a convicted capture to the smallest bundle that shows the same fault.
 

@@ -10,7 +10,7 @@ import typer
 from checkengine.engine_shim.models import SOURCES, is_complete, model_cache
 from checkengine.engine_shim.models_fetch import fetch_model
 
-app = typer.Typer(help="Fetch and list models for the demo and the tests.", no_args_is_help=True)
+app = typer.Typer(help="Fetch and list models for the demo and the tests.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("get")

@@ -9,7 +9,7 @@ import typer
 
 from checkengine.guards.errors import UserError
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()

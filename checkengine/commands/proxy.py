@@ -8,7 +8,7 @@ import typer
 
 from checkengine.guards.errors import UserError
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()

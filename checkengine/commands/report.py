@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
+from checkengine.commands.model_option import MODEL
+
 if TYPE_CHECKING:
     from checkengine.replay.report import Confidential
     from checkengine.replay.report.tokens import Pieces
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 LEVELS = ("none", "default", "full")
 
@@ -26,6 +28,7 @@ def report(
     confidential: str = typer.Option("default", help="none, default (names as hashes, numbers) or full (text too)."),
     again: bool = typer.Option(False, "--again", help="Judge again, also where the bundle holds a verdict."),
     judge: bool = typer.Option(True, "--judge/--no-judge", help="Judge where the bundle holds no verdict."),
+    model: Path | None = MODEL,
 ) -> None:
     """Write a report of a bundle: its newest verdict (it is judged now where there is none), findings, tokens, slots.
 
@@ -120,12 +123,12 @@ def here(environment: Mapping[str, Any]) -> Mapping[str, Any]:
 def pieces_of(environment: Mapping[str, Any]) -> Pieces | None:
     """A token's bytes by the recorded model's tokenizer; None where it is not here."""
     from checkengine.detectors.vocabulary import Vocabulary
-    from checkengine.engine_shim.models import model_directory
+    from checkengine.engine_shim.models import recorded_model
 
     try:
         from tokenizers import Tokenizer
 
-        file = model_directory(str(environment.get("model") or "none")) / "tokenizer.json"
+        file = recorded_model(str(environment.get("model") or "none")) / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(file))
     except Exception:  # Of any kind: a report does without text.
         return None

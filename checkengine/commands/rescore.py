@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from checkengine.replay.rescore import Rescored
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 SHOWN = 12
 """Suspicious tokens of one output that the summary lists."""

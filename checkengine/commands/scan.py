@@ -16,7 +16,7 @@ from checkengine.guards.errors import UserError, one_line
 if TYPE_CHECKING:
     from checkengine.scanning.scan import Scan, Totals
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 FOUND = 1
 UNREADABLE = 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 NO_DEVICE = 3
 """Exit code of --on-device without a device: the rest passed, and nothing was proven of a device."""

@@ -88,8 +88,8 @@ def scripts_of_languages(languages: frozenset[str]) -> int:
 
 def expectation_of(prompt: str, language: str | None = None) -> Expectation:
     """`language` (as the client gave it: a code or an English name, see `codes.normal`) decides; else an explicit
-    request in the prompt; else the languages that the prompt is written in. Languages that the prompt names may come too.
-    Nothing known: see `expectation_from_start`.
+    request in the prompt; else the languages that the prompt is written in. Languages that the prompt names may come
+    too. Nothing known: see `expectation_from_start`.
 
     A `language` that is none counts as not given, and none of its text comes back; in one that the detectors do not
     read, anything may come."""

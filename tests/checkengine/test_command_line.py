@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from checkengine import __version__
 from checkengine.commands import main
@@ -135,3 +139,44 @@ def test_a_shown_configuration_masks_the_token(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "s3cret" not in done.stdout
     assert "control_token" in done.stdout
+
+
+def paths(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from paths(below, (*path, name))
+
+
+def helps() -> Iterator[tuple[str, str]]:
+    """Every command's words, and what its --help prints."""
+    names = [name for name, entry in COMMANDS.items() if main._exists(entry)]
+    for path in [(), *(path for name in names for path in paths(main.load_command(name), (name,)))]:
+        result = CliRunner().invoke(main.app, [*path, "--help"])
+        assert result.exit_code == 0, path
+        yield " ".join(path), result.stdout
+
+
+def test_no_help_loses_a_name_in_brackets_or_another_part_of_a_sentence() -> None:
+    told = dict(helps())
+    assert len(told) > len(COMMANDS)
+    assert "[catalog] keeps" in told["db vacuum"]
+    assert "[guards.<name>] tables" in " ".join(told["scan"].split())
+    # What goes on far to the right belongs to the line before; a column begins after two spaces, a sentence has one.
+    hole = re.compile(r"[a-z,;:.]  [a-z]|Default: *$|\(\)", re.MULTILINE)
+    for path, text in told.items():
+        lines = re.sub(r"\n {8,}", " ", text).splitlines()
+        sentences = "\n".join(re.split(r" {2,}", line.strip(), maxsplit=1)[-1] for line in lines)
+        assert not hole.search(sentences), (path, hole.findall(sentences))
+    for name, source in sources().items():
+        for words in re.findall(r"\[[a-z_]+(?:\.<name>)?\] [a-z_]+", source):
+            assert any(words in " ".join(text.split()) for path, text in told.items() if path.startswith(name)), words
+
+
+def sources() -> dict[str, str]:
+    """The help texts that hold a name in brackets, by command."""
+    found: dict[str, str] = {}
+    for name, entry in COMMANDS.items():
+        if main._exists(entry):
+            module = Path(main.__file__).with_name(f"{entry.module}.py").read_text("utf-8")
+            found[name] = "\n".join(re.findall(r'help="([^"]*)"', module))
+    return found

@@ -110,11 +110,10 @@ def remove_one(
     bundle: Path = BUNDLE, force: bool = typer.Option(False, "--force", help="Even if the bundle is held.")
 ) -> None:
     """Remove a bundle."""
-    from checkengine.replay.bundle import AccessLog, BundleError, BundleReader, held, remove
+    from checkengine.replay.bundle import AccessLog, BundleReader, remove
 
     BundleReader(bundle)
-    if held(bundle) and not force:
-        raise BundleError(f"{bundle} is held: release it, or give --force")
+    refuse_held(bundle, force)
     AccessLog.of_this_deployment().add("remove", bundle.name)
     remove(bundle)
 
@@ -141,19 +140,39 @@ def erase(
     subject: str | None = typer.Option(None, help="Every bundle in which a sequence has this request id."),
     directory: Path | None = DIRECTORY,
     config: Path | None = CONFIG,
+    force: bool = typer.Option(False, "--force", help="Even if the bundle is held."),
 ) -> None:
-    """Destroy the key and the content of a bundle, or of all that hold one request's tokens. What is left verifies."""
+    """Destroy the key and the content of a bundle, or of all that hold one request's tokens. What is left verifies.
+
+    A held bundle is refused without --force; --subject is a person's right, and takes held ones too.
+    """
     from checkengine.replay.bundle import BundleReader, erase_logged, erase_subject
 
     if (bundle is None) == (subject is None):
         raise typer.BadParameter("give either a bundle or --subject")
     if subject is not None:
-        names = erase_subject(chosen(directory, config), subject)
+        home = chosen(directory, config)
+        names = [told_of(home / name) for name in erase_subject(home, subject)]
     else:
         assert bundle is not None
         BundleReader(bundle)
-        names = [bundle.name] if erase_logged(bundle, "asked for") else []
+        refuse_held(bundle, force)
+        names = [told_of(bundle)] if erase_logged(bundle, "asked for") else []
     typer.echo("\n".join([*names, f"content of {len(names)} bundles erased"]))
+
+
+def refuse_held(bundle: Path, force: bool) -> None:
+    from checkengine.replay.bundle import BundleError, held, hold_reason
+
+    if held(bundle) and not force:
+        raise BundleError(f"{bundle} is held ({hold_reason(bundle) or 'no reason given'}): release it, or give --force")
+
+
+def told_of(bundle: Path) -> str:
+    """Its name, and that it was held."""
+    from checkengine.replay.bundle import held, hold_reason
+
+    return f"{bundle.name} (was held: {hold_reason(bundle) or 'no reason given'})" if held(bundle) else bundle.name
 
 
 @app.command("hold")

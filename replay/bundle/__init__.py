@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from checkengine.replay.bundle.access import AccessLog
     from checkengine.replay.bundle.archive import export_bundle, import_bundle
-    from checkengine.replay.bundle.expiry import expires, held, hold, release
+    from checkengine.replay.bundle.expiry import expires, held, hold, hold_reason, release
     from checkengine.replay.bundle.identity import Identity, PublicKey, own_identity
     from checkengine.replay.bundle.layout import BundleError
     from checkengine.replay.bundle.privacy import DeploymentKey
@@ -48,6 +48,7 @@ __all__ = [
     "fetch",
     "held",
     "hold",
+    "hold_reason",
     "import_bundle",
     "is_url",
     "keep_newest",
@@ -61,7 +62,7 @@ __all__ = [
 _MODULES = {
     "access": ("AccessLog",),
     "archive": ("export_bundle", "import_bundle"),
-    "expiry": ("expires", "held", "hold", "release"),
+    "expiry": ("expires", "held", "hold", "hold_reason", "release"),
     "identity": ("Identity", "PublicKey", "own_identity"),
     "layout": ("BundleError",),
     "privacy": ("DeploymentKey",),

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from checkengine.guards.errors import one_line
 from checkengine.replay.bundle import layout, plain
 from checkengine.replay.bundle.access import AccessLog
-from checkengine.replay.bundle.files import sync_directory, write_durably
+from checkengine.replay.bundle.files import read_inside, sync_directory, write_durably
 from checkengine.replay.bundle.layout import BundleError
 
 
@@ -44,6 +45,15 @@ def release(bundle: Path | str) -> bool:
 
 def held(bundle: Path | str) -> bool:
     return (Path(bundle) / layout.HOLD).exists()
+
+
+def hold_reason(bundle: Path | str) -> str:
+    """Why it is held, in the words of whoever holds it; empty where none were given or they cannot be read."""
+    try:
+        data = read_inside(Path(bundle), layout.HOLD, most=layout.MOST_MARKER_BYTES)
+        return one_line(str(plain.decode(data, layout.HOLD)["reason"]))
+    except (OSError, BundleError, KeyError, TypeError):
+        return ""
 
 
 def expires(manifest: Mapping[str, Any]) -> float | None:

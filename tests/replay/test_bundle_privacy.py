@@ -417,10 +417,25 @@ def test_the_bundles_command_lists_shows_exports_holds_and_erases(tmp_path: Path
     refused = command("rm", str(path), cwd=tmp_path)
     assert refused.returncode == 129
     assert "is held" in refused.stderr
-    assert command("erase", "--subject", "kim", "-d", str(home), cwd=tmp_path).stdout.endswith("of 1 bundles erased\n")
+    erased = command("erase", "--subject", "kim", "-d", str(home), cwd=tmp_path).stdout
+    assert erased == f"{path.name} (was held: case)\ncontent of 1 bundles erased\n"
     log = command("access", cwd=tmp_path)
     assert log.returncode == 0
     assert "erase" in log.stdout
     assert str(own_identity().public) == command("identity", cwd=tmp_path).stdout.strip()
     assert command("erase", cwd=tmp_path).returncode == 2
     assert command("show", str(tmp_path), cwd=tmp_path).returncode == 129
+
+
+def test_a_held_bundle_is_erased_only_by_force_and_the_reason_of_the_hold_is_told(tmp_path: Path) -> None:
+    path = write_bundle(captured("kim"), tmp_path / "bundles", content="full")
+    hold(path, "case 7\x1b[2J of the court")
+    refused = command("erase", str(path), cwd=tmp_path)
+    assert refused.returncode == 129
+    assert "is held (case 7" in refused.stderr
+    assert "\x1b" not in refused.stderr
+    assert BundleReader(path).level == "full"
+    forced = command("erase", str(path), "--force", cwd=tmp_path)
+    assert forced.returncode == 0
+    assert "(was held: case 7" in forced.stdout
+    assert BundleReader(path).level == "erased"

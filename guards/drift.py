@@ -184,7 +184,7 @@ class _Given:
             tolerance=settings.given_tolerance,
             seed=seed,
         )
-        self._summary = Summary(32)
+        self._summary = Summary(60)
 
     @property
     def state_bytes(self) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -394,3 +395,12 @@ def test_a_language_that_is_none_is_told_once_a_line_and_never_stands_in_evidenc
     told = found(result)
     assert {(each["id"], each["evidence"]["expected"]) for each in told if each["guard"] == "language"} == {(2, "de")}
     assert "secret" not in result.stdout
+
+
+def test_the_same_measurements_give_the_same_bytes_each_time(tmp_path: Path) -> None:
+    random = np.random.default_rng(6)
+    values = [*random.normal(size=3000), *random.normal(2, 1, 200)]
+    path = file_of(tmp_path, *[{"series": "entropy", "value": value} for value in values])
+    first, second, third = (run(path).stdout for _ in range(3))
+    assert "median_before" in first
+    assert first == second == third

@@ -94,6 +94,23 @@ def test_merged_quantiles_are_those_of_all_values_whichever_replica_comes_first(
         assert merged.state_bytes < 2048
 
 
+def test_the_same_values_give_the_same_quantiles_each_time() -> None:
+    values, told = np.random.default_rng(5).lognormal(size=20_000), set()
+    for _ in range(4):
+        summary = Summary()
+        summary.add(values)
+        told.add(tuple(summary.quantiles((0.1, 0.5, 0.9))))
+    ((low, middle, high),) = told
+    for value, probability in ((low, 0.1), (middle, 0.5), (high, 0.9)):
+        assert abs(float((values <= value).mean()) - probability) < 0.04
+
+
+def test_quantiles_of_the_largest_numbers_are_numbers() -> None:
+    summary = Summary()
+    summary.add(np.array([1e308, -1e308, 1e39, 1.0] * 2000))
+    assert np.isfinite(summary.quantiles((0.01, 0.5, 0.9, 0.99))).all()
+
+
 def test_a_summary_knows_its_recent_values_and_leaves_out_what_is_no_number() -> None:
     summary = Summary()
     assert np.isnan(summary.quantiles((0.5,))[0])

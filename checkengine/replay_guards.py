@@ -22,8 +22,8 @@ def vocabulary_of(environment: Mapping[str, Any]) -> Vocabulary:
     """From the tokenizer of the recorded model; raises ModelError where it is not here."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from checkengine.engine_shim.models import model_directory
+    from checkengine.engine_shim.models import recorded_model
 
-    directory = model_directory(str(environment.get("model", "")))
+    directory = recorded_model(str(environment.get("model", "")))
     size = AutoConfig.from_pretrained(directory).get_text_config().vocab_size
     return Vocabulary.from_tokenizer(AutoTokenizer.from_pretrained(directory), size)

@@ -43,6 +43,10 @@ SOURCES: dict[str, ModelSource] = {
 }
 
 
+MODEL_VARIABLE = "CHECKENGINE_MODEL"
+"""Names the directory of the model that a record is replayed with; `--model` sets it."""
+
+
 class ModelError(UserError):
     """A model is not known, not here, or cannot be fetched."""
 
@@ -86,3 +90,24 @@ def model_directory(name_or_path: str | Path) -> Path:
     if not is_complete(directory):
         raise ModelError(f"model {name} is not on this machine yet; run: checkengine models get {name}")
     return directory
+
+
+def recorded_model(name: str) -> Path:
+    """The directory of the model that a record names: $CHECKENGINE_MODEL, else as `model_directory` finds it. A record
+    keeps the last part of a path only; whether the weights are the recorded ones is told by their digest.
+
+    Raises ModelError where there is none; the message says where it was looked for.
+    """
+    if own := os.environ.get(MODEL_VARIABLE):
+        if not (Path(own) / "config.json").is_file():
+            raise ModelError(f"there is no model in {own} (--model, {MODEL_VARIABLE}): it holds no config.json")
+        return Path(own)
+    try:
+        return model_directory(name)
+    except ModelError as error:
+        if name in SOURCES:
+            raise ModelError(f"{error}, or give --model DIR") from None
+        raise ModelError(
+            f"{name!r} is neither at {Path(name).expanduser().absolute()} nor one that can be fetched "
+            f"({', '.join(SOURCES)}); give --model DIR, or set {MODEL_VARIABLE}"
+        ) from None

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import typer
 
+from checkengine.commands.model_option import MODEL
+
 if TYPE_CHECKING:
     from checkengine.replay.capture import Capture
     from checkengine.replay.investigate import Investigation
@@ -37,6 +39,7 @@ def replay(
     executor: str | None = typer.Option(
         None, help="Replay with this executor: the record's engine, or embedded for a bundle from vLLM (float64 too)."
     ),
+    model: Path | None = MODEL,
     confidential: str = typer.Option("default", help="Identifiers in the report: none, default (hashes) or full."),
     repeats: int = typer.Option(
         20, min=0, help="Runs of a convicting step, in up to three fresh processes; 0: none but the two in this one."

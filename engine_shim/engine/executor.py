@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from checkengine.engine_shim.engine.runner import ModelRunner
 from checkengine.engine_shim.engine.sampler import SamplingRow, masked_tokens, sample_rows
 from checkengine.engine_shim.faults import build_faults
 from checkengine.engine_shim.faults.fault import Fault
-from checkengine.engine_shim.models import ModelError, model_directory
+from checkengine.engine_shim.models import MODEL_VARIABLE, ModelError, recorded_model
 from checkengine.replay.executor import CannotReplayError, ReplayStep, StepOutput, WeightsChangedError
 from checkengine.replay.memory import MemoryImage
 from checkengine.replay.op_call import LayerInputs, OpCall
@@ -34,8 +35,8 @@ FLOAT64 = "float64"
 MOST_THREADS = 1024
 """A record that names more was tampered with."""
 
-_loaded: dict[tuple[str, str], Any] = {}
-"""Models by name and dtype: several bundles of one model are replayed in one process."""
+_loaded: dict[tuple[str, str, str], Any] = {}
+"""By name, dtype and the directory that --model gives: several bundles of one model are replayed in one process."""
 
 
 class ReplayMemory:
@@ -193,13 +194,13 @@ class EmbeddedExecutor:
 
 def cached_model(name: str, dtype: str) -> Any:
     """Raises CannotReplayError where the model is not here, is damaged, or has no such dtype."""
-    key = name, dtype
+    key = name, dtype, os.environ.get(MODEL_VARIABLE, "")
     if key not in _loaded:
         number = getattr(torch, dtype, None)
         if not isinstance(number, torch.dtype):
             raise CannotReplayError(f"the record names the dtype {dtype!r}, which torch does not have")
         try:
-            model, _ = load_model(model_directory(name), number)
+            model, _ = load_model(recorded_model(name), number)
         except (ModelError, OSError, ValueError, KeyError, RuntimeError) as error:
             raise CannotReplayError(f"the record's model cannot be loaded: {error}") from error
         prepare(model)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from checkengine.engine_shim.models import ModelError, model_directory
+from checkengine.engine_shim.models import MODEL_VARIABLE, ModelError, recorded_model
 from checkengine.engine_shim.vllm.environment import engine_arguments, files_digest, variables_of
 from checkengine.engine_shim.vllm.numba_first import let_vllm_scan_llvmlite
 from checkengine.replay.executor import CannotReplayError, WeightsChangedError
@@ -82,11 +82,11 @@ def set_threads(threads: object) -> None:
 def directory_of(model: str) -> str:
     """A fetched model's folder, a path, or the name as it is for vLLM to resolve."""
     try:
-        return str(model_directory(model))
-    except ModelError:
-        if "/" in model and not model.startswith(("/", ".")):
+        return str(recorded_model(model))
+    except ModelError as error:
+        if "/" in model and not model.startswith(("/", ".")) and not os.environ.get(MODEL_VARIABLE):
             return model
-        raise CannotReplayError(f"the record's model {model!r} is not on this machine") from None
+        raise CannotReplayError(f"the record's model is not on this machine: {error}") from None
 
 
 def refuse_other_weights(environment: Mapping[str, Any], directory: str) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -11,18 +12,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from checkengine.commands import minimise as minimise_command
 from checkengine.commands import replay as command
+from checkengine.commands import report as report_command
 from checkengine.detectors.logits import row_stats
 from checkengine.engine_shim.capturing import take_capture
 from checkengine.engine_shim.engine.engine import Engine
 from checkengine.engine_shim.engine.executor import cached_model
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.faults import NanAttention, OverRead
-from checkengine.engine_shim.models import ModelError
+from checkengine.engine_shim.models import ModelError, model_directory
 from checkengine.engine_shim.settings import EngineSettings
 from checkengine.guards.errors import UserError
 from checkengine.guards.finding import Finding, Severity
-from checkengine.replay.bundle import write_bundle
+from checkengine.replay.bundle import plain, write_bundle
+from checkengine.replay.bundle.files import Entry
 from checkengine.replay.investigate import Investigation
 from checkengine.replay.recorder import Recorder
 from checkengine.replay.undo import UndoRing
@@ -137,6 +141,48 @@ def test_a_defect_of_ours_is_no_verdict(nan_bundle: Path, monkeypatch):
 
     monkeypatch.setattr(command, "investigate_capture", broken)
     assert run(str(nan_bundle)).exit_code == 125
+
+
+def moved(bundle: Path, target: Path, name: str) -> Path:
+    """The bundle as one that names a model that is not at that place here."""
+    copied = Path(shutil.copytree(bundle, target))
+    environment = json.loads((copied / "env.json").read_bytes()) | {"model": name}
+    data = plain.encode(environment)
+    (copied / "env.json").write_bytes(data)
+    manifest = json.loads((copied / "manifest.json").read_bytes())
+    manifest["files"]["env.json"] = Entry.of(data).to_json()
+    listed = plain.encode(manifest)
+    (copied / "manifest.json").write_bytes(listed)
+    marker = json.loads((copied / "BUNDLE").read_bytes())
+    marker["manifest"] = Entry.of(listed).to_json()
+    (copied / "BUNDLE").write_bytes(plain.encode(marker))
+    return copied
+
+
+def test_a_model_that_lies_elsewhere_is_given_by_option_or_by_variable(
+    nan_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    bundle = str(moved(nan_bundle, tmp_path / "bundle", "model"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CHECKENGINE_MODEL", raising=False)
+    with pytest.raises(UserError, match=f"'model' is neither at {tmp_path}/model .* give --model DIR") as caught:
+        run_raising(bundle, "--repeats", "0")
+    assert caught.value.exit_code == 125
+    directory = str(model_directory("smollm2-135m"))
+    given = run(bundle, "--repeats", "1", "--json", "--model", directory)
+    assert given.exit_code == 1, given.output
+    gate = [test for test in json.loads(given.stdout)["verdict"]["tests"] if test["name"] == "gate"]
+    assert gate[0]["passed"], gate
+    assert "CHECKENGINE_MODEL" not in os.environ
+    monkeypatch.setenv("CHECKENGINE_MODEL", directory)
+    assert run(bundle, "--kernel", "reference").exit_code == 0
+
+
+def test_a_directory_without_a_model_is_a_wrong_command_line(nan_bundle: Path, tmp_path: Path):
+    for app in (command.app, report_command.app, minimise_command.app):
+        result = CliRunner().invoke(app, [str(nan_bundle), "--model", str(tmp_path)])
+        assert result.exit_code == 2
+        assert "holds no config.json" in " ".join(result.output.replace("│", " ").split())
 
 
 def test_a_model_that_is_not_here_is_no_verdict_for_git_bisect(nan_bundle: Path, monkeypatch):

@@ -32,9 +32,11 @@ def report(
 ) -> None:
     """Write a report of a bundle: its newest verdict (it is judged now where there is none), findings, tokens, slots.
 
-    Exit code 0: written; 129: usage or damaged bundle.
+    Prints the file's path; where there is no verdict, says on stderr why. Exit code 0: written; 129: usage or damaged
+    bundle.
     """
     from checkengine.commands.replay import guarded, located
+    from checkengine.guards.errors import one_line
 
     if confidential not in LEVELS:
         raise typer.BadParameter(f"{confidential!r} is not one of {', '.join(LEVELS)}", param_hint="--confidential")
@@ -42,7 +44,11 @@ def report(
 
         def run() -> int:
             path = located(bundle, None, None, Path(fetched))
-            write(path, bundle, out, cast("Confidential", confidential), judged_result(path, again, judge))
+            judged = judged_result(path, again, judge)
+            write(path, bundle, out, cast("Confidential", confidential), judged)
+            typer.echo(str(out))
+            if judged[0] is None:
+                typer.echo(f"not judged: {one_line(judged[1])}", err=True)
             return 0
 
         code = guarded(run)

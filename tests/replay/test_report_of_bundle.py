@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from small_engine import SmallEngine, SmallExecutor, SmallFault
+from typer.testing import CliRunner
 
+from checkengine.commands import report as report_command
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.bundle import BundleReader, append_result, erase_content, write_bundle
 from checkengine.replay.capture import Capture
@@ -259,3 +261,18 @@ def test_chromium_shows_the_report_without_a_complaint(hostile: Path, tmp_path: 
     dom = done.stdout.decode()
     assert "<script" not in dom
     assert 'class="read"' in dom
+
+
+def test_the_command_prints_the_path_and_says_why_nothing_was_judged(bundle: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    told = CliRunner().invoke(report_command.app, [str(bundle), "-o", str(out)])
+    assert (told.exit_code, told.stdout, told.stderr) == (0, f"{out}\n", "")
+    assert out.read_text().count("<title>code defect") == 1
+    _, capture = faulty_capture("r")
+    bare = write_bundle(capture, tmp_path, content="none")
+    told = CliRunner().invoke(report_command.app, [str(bare), "-o", str(out)])
+    assert (told.exit_code, told.stdout) == (0, f"{out}\n")
+    assert told.stderr.startswith("not judged: ")
+    assert "holds no content" in told.stderr
+    told = CliRunner().invoke(report_command.app, [str(bare), "-o", str(out), "--no-judge"])
+    assert told.stderr == "not judged: it was not asked for\n"

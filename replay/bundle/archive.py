@@ -80,6 +80,7 @@ def import_bundle(file: Path | str, directory: Path | str, name: str | None = No
     if target.exists():
         raise BundleError(f"{target} is there already: give --name")
     draft = directory / f"{layout.LEFTOVER_PREFIX}{secrets.token_hex(8)}"
+    made = missing(directory)
     try:
         draft.mkdir(parents=True)
         with zipfile.ZipFile(file) as archive:
@@ -96,7 +97,22 @@ def import_bundle(file: Path | str, directory: Path | str, name: str | None = No
         raise BundleError(f"{file} cannot be imported into {directory}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+        remove_empty(made)
     return target
+
+
+def missing(directory: Path) -> list[Path]:
+    """The folders that making this one will make, the innermost first."""
+    return [folder for folder in (directory, *directory.parents) if not folder.exists()]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """What was made for a bundle that did not come."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
 
 
 def checked(entries: Iterable[zipfile.ZipInfo], size: int, file: Path) -> list[zipfile.ZipInfo]:

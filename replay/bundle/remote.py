@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from checkengine.replay.bundle import layout, plain
-from checkengine.replay.bundle.archive import COPY_BYTES, files_of
+from checkengine.replay.bundle.archive import COPY_BYTES, files_of, missing, remove_empty
 from checkengine.replay.bundle.files import SAFE_PATH, sync_directory
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.read import BundleReader
@@ -64,6 +64,7 @@ class BundleStore:
         if target.exists():
             return target
         draft = directory / f"{layout.LEFTOVER_PREFIX}{secrets.token_hex(8)}"
+        made = missing(directory)
         try:
             draft.mkdir(parents=True)
             self._download(f"{self._root}/{name}", draft)
@@ -76,6 +77,7 @@ class BundleStore:
             ) from None
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+            remove_empty(made)
         return target
 
     def of_incident(self, incident: str) -> list[str]:

@@ -37,10 +37,12 @@ class Catalog:
     @classmethod
     def open(cls, url: str | Path, *, upgraded: bool = True) -> Catalog:
         """`url` is an SQLAlchemy URL or the path of an SQLite file. Brings the tables up to date (but for `upgraded`
-        false); several processes may open at once. CatalogError where it cannot."""
+        false, which makes no file either); several processes may open at once. CatalogError where it cannot."""
         location = (
             sa.make_url(url) if isinstance(url, str) and "://" in url else sa.URL.create("sqlite", database=str(url))
         )
+        if not upgraded and is_absent(location):
+            raise CatalogError(f"there is no catalog at {location.database}; check [catalog] url")
         try:
             engine = make_engine(location)
             with opening(location):
@@ -68,6 +70,15 @@ class Catalog:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def is_file(location: sa.URL) -> bool:
+    return location.get_backend_name() == "sqlite" and location.database not in (None, "", ":memory:")
+
+
+def is_absent(location: sa.URL) -> bool:
+    path = str(location.database)
+    return is_file(location) and not path.startswith("file:") and not Path(path).exists()
 
 
 def make_engine(location: sa.URL) -> sa.Engine:
@@ -99,7 +110,7 @@ def begin_sqlite(connection: sa.Connection) -> None:
 @contextmanager
 def opening(location: sa.URL) -> Iterator[None]:
     """One opener at a time switches an SQLite file to WAL and migrates it."""
-    if location.get_backend_name() != "sqlite" or location.database in (None, "", ":memory:"):
+    if not is_file(location):
         yield
         return
     descriptor = os.open(f"{location.database}.lock", os.O_RDWR | os.O_CREAT, 0o600)

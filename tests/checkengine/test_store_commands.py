@@ -21,7 +21,7 @@ from checkengine.engine_shim.spool import SpoolWriter
 from checkengine.guards.events import FindingRaised
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.catalog import Catalog, queries
-from checkengine.replay.catalog.catalog import migrate
+from checkengine.replay.catalog.catalog import CatalogError, migrate
 
 RUN = CliRunner()
 
@@ -60,6 +60,15 @@ def test_a_catalog_of_an_older_release_is_named_by_check_and_put_right_by_upgrad
     assert "run checkengine db upgrade" in call(db, "check", code=1)
     call(db, "upgrade")
     call(db, "check")
+
+
+@pytest.mark.parametrize("url", ["nothere.db", "sqlite:///deep/nothere.db"])
+def test_checking_a_catalog_that_is_not_there_says_so_and_makes_none(place: Path, url: str) -> None:
+    result = RUN.invoke(db, ["check", "--url", url])
+    assert isinstance(result.exception, CatalogError)
+    assert result.exception.exit_code == 2
+    assert "there is no catalog at" in str(result.exception)
+    assert list(place.iterdir()) == []
 
 
 def test_vacuum_deletes_what_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from checkengine.replay.bundle import (
     erase_content,
     erase_subject,
     export_bundle,
+    fetch,
     held,
     hold,
     import_bundle,
@@ -439,3 +440,15 @@ def test_a_held_bundle_is_erased_only_by_force_and_the_reason_of_the_hold_is_tol
     assert forced.returncode == 0
     assert "(was held: case 7" in forced.stdout
     assert BundleReader(path).level == "erased"
+
+
+def test_a_bundle_that_does_not_come_leaves_no_folder(tmp_path: Path) -> None:
+    home = tmp_path / "some" / "bundles"
+    with pytest.raises(BundleError, match="cannot be imported"):
+        import_bundle(tmp_path / "nope", home)
+    (tmp_path / "torn.checkengine").write_bytes(b"PK")
+    with pytest.raises(BundleError, match="no exported bundle"):
+        import_bundle(tmp_path / "torn.checkengine", home)
+    with pytest.raises(BundleError, match="no bundle at"):
+        fetch(f"file://{tmp_path}/store/nope", home)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "state") == ["torn.checkengine"]

@@ -44,7 +44,7 @@ def figures(options: DetectorOptions) -> list[dict[str, Any]]:
     ]
     account = totals.account
     for guard in sorted(account.records):
-        each = account.nanoseconds[guard] / account.records[guard] / 1e3
+        each = account.nanoseconds[guard] / max(1, account.timed[guard]) / 1e3
         found.append(figure(f"scan.of which {guard}", each, "µs/record", 1000.0))
     return found
 

@@ -32,7 +32,7 @@ def list_bundles(directory: Path | None = DIRECTORY, config: Path | None = CONFI
         typer.echo(json.dumps(rows))
         return
     for row in rows:
-        typer.echo(f"{row['bundle']}  {row['level']:<10} {row['bytes'] / 1e6:8.1f} MB  {row['note']}")
+        typer.echo(f"{row['bundle']}  {row['level']:<24} {row['bytes'] / 1e6:8.1f} MB  {row['note']}")
     typer.echo(f"{len(rows)} bundles", err=True)
 
 

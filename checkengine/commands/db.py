@@ -27,7 +27,7 @@ def upgrade(config: Path | None = CONFIG, url: str = URL) -> None:
 
 @app.command("check")
 def check(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON) -> None:
-    """Is the schema the newest, the file whole, every named bundle there? Exit 1 where something is wrong; 2: no catalog."""
+    """Is the schema the newest, the file whole, every named bundle there? Exit 1: something is wrong; 2: no catalog."""
     from checkengine.config import load_settings
     from checkengine.replay.catalog import Catalog
     from checkengine.replay.catalog.health import examine

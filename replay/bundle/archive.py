@@ -14,14 +14,15 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from checkengine.replay.bundle import layout
+from checkengine.replay.bundle import layout, plain
 from checkengine.replay.bundle.files import SAFE_PATH, sync_directory
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.read import BundleReader
 
 SUFFIX = ".checkengine"
-LOCAL_ONLY = (layout.HOLD,)
+LOCAL_ONLY = (layout.HOLD, layout.EXPORTED)
 COPY_BYTES = 1 << 20
+LEFT_OUT = plain.encode({"content": False})
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -37,6 +38,8 @@ def export_bundle(bundle: Path | str, target: Path | str, *, content: bool = Fal
     draft = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
     try:
         with zipfile.ZipFile(draft, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            if leaves_out(reader, content):
+                archive.writestr(entry_of(layout.EXPORTED), LEFT_OUT)
             for path in files_of(folder, content):
                 add(archive, folder, path)
         with open(draft, "rb+") as file:
@@ -49,6 +52,11 @@ def export_bundle(bundle: Path | str, target: Path | str, *, content: bool = Fal
     finally:
         draft.unlink(missing_ok=True)
     return target
+
+
+def leaves_out(reader: BundleReader, content: bool) -> bool:
+    """Whether the copy lacks what was never erased: whoever receives it is told so."""
+    return reader.level == layout.WITHOUT_CONTENT or (reader.level == "full" and not content)
 
 
 def files_of(folder: Path, content: bool) -> list[str]:
@@ -65,9 +73,14 @@ def files_of(folder: Path, content: bool) -> list[str]:
     return [*chosen, layout.MARKER]
 
 
-def add(archive: zipfile.ZipFile, folder: Path, path: str) -> None:
+def entry_of(path: str) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(path, EPOCH)
     entry.external_attr = (stat.S_IFREG | 0o600) << 16
+    return entry
+
+
+def add(archive: zipfile.ZipFile, folder: Path, path: str) -> None:
+    entry = entry_of(path)
     entry.file_size = (folder / path).stat().st_size
     with open(folder / path, "rb") as source, archive.open(entry, "w", force_zip64=True) as sink:
         shutil.copyfileobj(source, sink, COPY_BYTES)

@@ -22,6 +22,7 @@
                                  and the seed that makes its tensors where they are made up
     content/call.safetensors     its tensors where they are the recorded ones
     results/                     append-only: verdicts on exactly this bundle
+    EXPORTED                     of a copy that was exported without the content (not in the manifest)
     HOLD                         while it is there, the content does not expire (not in the manifest)
 
 Core files hold no content: no token ids, no text, no KV bytes, and only keyed hashes of any. Files under content/ but
@@ -61,6 +62,9 @@ CALL = "call.json"
 CALL_TENSORS = "content/call.safetensors"
 RESULTS = "results"
 HOLD = "HOLD"
+EXPORTED = "EXPORTED"
+WITHOUT_CONTENT = "exported without content"
+"""Level of such a copy."""
 
 CORE_FILES = (ENVIRONMENT, STEP, RING, SAMPLING, PAGES, EXPECT, WEIGHTS, REPLAY, LINEAGE)
 CONTENT_FILES = (SEQUENCES, TOKENS, KV, UNDO)

@@ -36,7 +36,8 @@ MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, Overfl
 class BundleReader:
     """An opened bundle: marker and manifest are read and agree. BundleError where they do not.
 
-    `level` is "full", "core" (written without content), or "erased" (its content or its key was removed since).
+    `level` is "full", "core" (written without content), "erased" (its content or its key was removed since), or
+    "exported without content" (the bundle that this one is a copy of may still have it).
     `purpose` stands in the access log beside each opening of the content.
     """
 
@@ -180,7 +181,9 @@ class BundleReader:
         if self._content is None:
             return "core"
         whole = (self.path / layout.CONTENT).exists() and (self.path / layout.KEYS).exists()
-        return "full" if whole else "erased"
+        if whole:
+            return "full"
+        return layout.WITHOUT_CONTENT if (self.path / layout.EXPORTED).exists() else "erased"
 
     @property
     def encrypted(self) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from checkengine.replay.bundle import layout, plain
-from checkengine.replay.bundle.archive import COPY_BYTES, files_of, missing, remove_empty
+from checkengine.replay.bundle.archive import COPY_BYTES, LEFT_OUT, files_of, leaves_out, missing, remove_empty
 from checkengine.replay.bundle.files import SAFE_PATH, sync_directory
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.read import BundleReader
@@ -48,9 +48,13 @@ class BundleStore:
         """Copy a bundle up and return its URL. A bundle that is there already, in part or whole, is written anew, and
         is not whole in between."""
         folder = Path(bundle)
-        BundleReader(folder).verify()
+        reader = BundleReader(folder)
+        reader.verify()
         place = f"{self._root}/{folder.name}"
         self._told(lambda: self._remove_marker(place))
+        if leaves_out(reader, content):
+            self._told(lambda: self._files.makedirs(place, exist_ok=True))
+            self._told(lambda: self._files.pipe_file(f"{place}/{layout.EXPORTED}", LEFT_OUT))
         for path in files_of(folder, content):
             self._told(partial(self._put, folder / path, f"{place}/{path}"))
         return f"{self.url}/{folder.name}"

@@ -121,7 +121,7 @@ def findings_of(reader: BundleReader, opened: bool) -> Sequence[Mapping[str, Any
 
 def held(reader: BundleReader, window: RecordedWindow) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "content": {"core": "none was captured", "erased": "erased"}.get(reader.level, "encrypted"),
+        "content": {"core": "none was captured", "full": "encrypted"}.get(reader.level, reader.level),
         "level": reader.manifest.get("capture_level", "L3"),
         "format": ".".join(str(number) for number in reader.manifest.get("version", ())),
     }

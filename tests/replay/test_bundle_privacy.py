@@ -22,6 +22,7 @@ from checkengine.replay.bundle import (
     AccessLog,
     BundleError,
     BundleReader,
+    BundleStore,
     Identity,
     PublicKey,
     bundles_in,
@@ -348,7 +349,10 @@ def test_an_export_without_content_holds_neither_content_nor_keys(tmp_path: Path
         names = archive.namelist()
     assert not [name for name in names if name.startswith("content/") or name == "keys.json"]
     assert names[-1] == "BUNDLE"
-    assert BundleReader(import_bundle(file, tmp_path / "b")).level == "erased"
+    copy = import_bundle(file, tmp_path / "b")
+    assert BundleReader(copy).level == "exported without content"
+    with pytest.raises(BundleError, match=r"holds no content \(exported without content\)"):
+        BundleReader(copy).capture()
 
 
 def hostile_archive(tmp_path: Path, change: str) -> Path:
@@ -452,3 +456,20 @@ def test_a_bundle_that_does_not_come_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no bundle at"):
         fetch(f"file://{tmp_path}/store/nope", home)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "state") == ["torn.checkengine"]
+
+
+def test_a_copy_without_content_says_so_wherever_it_goes_and_an_erased_one_stays_erased(tmp_path: Path) -> None:
+    path = write_bundle(captured(), tmp_path / "a", content="full")
+    store = BundleStore(f"file://{tmp_path}/store")
+    store.push(path, content=False)
+    pulled = store.pull(path.name, tmp_path / "b")
+    again = import_bundle(export_bundle(pulled, tmp_path / "x.checkengine"), tmp_path / "c")
+    for copy in (pulled, again):
+        assert BundleReader(copy).level == "exported without content"
+        BundleReader(copy).verify()
+    assert "exported without content" in command("ls", "-d", str(tmp_path / "b"), cwd=tmp_path).stdout
+    erase_content(path)
+    gone = import_bundle(export_bundle(path, tmp_path / "y.checkengine"), tmp_path / "d")
+    assert BundleReader(gone).level == "erased"
+    bare = write_bundle(captured(), tmp_path / "e", content="none")
+    assert BundleReader(import_bundle(export_bundle(bare, tmp_path / "z.checkengine"), tmp_path / "f")).level == "core"

@@ -110,7 +110,7 @@ def trouble_figures(clean: Mapping[str, list[int]]) -> list[dict[str, Any]]:
             named += told == {2}
             equal += all(answers[name] == tokens[: len(answers[name])] for name, tokens in clean.items())
             seconds.append(time.monotonic() - began)
-    of = f"of {len(cases)}: {', '.join(cases)}"
+    of = f"share of {len(cases)}: {', '.join(cases)}"
     return [
         figure("expert-loss.ranks in other trouble named, nobody else", named / len(cases), of, 1, at_least=True),
         figure("expert-loss.their answers equal", equal / len(cases), of, 1, at_least=True),

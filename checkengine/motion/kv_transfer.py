@@ -39,14 +39,16 @@ def judged(clean: list[int], answers: Mapping[str, Any], told: list[dict[str, An
     struck = sum(bool(answers[f"{name} struck"]) for name in faults)
     named = sum(name.replace(" ", "_") in evidence for name, evidence in zip(faults, told, strict=False))
     equal = sum(answers[name] == clean for name in faults)
-    of = f"of {len(faults)}: {', '.join(faults)}"
+    of = f"share of {len(faults)}: {', '.join(faults)}"
     return [
         figure("kv-transfer.faults that struck", struck / len(faults), of, 1, at_least=True),
         figure(
             "kv-transfer.caught and named, nothing else told", named / max(len(faults), len(told)), of, 1, at_least=True
         ),
         figure("kv-transfer.answers equal to the clean run's", equal / len(faults), of, 1, at_least=True),
-        figure("kv-transfer.clean transfer, answer equal", float(answers["clean"] == clean), "of 1", 1, at_least=True),
+        figure(
+            "kv-transfer.clean transfer, answer equal", float(answers["clean"] == clean), "share of 1", 1, at_least=True
+        ),
     ]
 
 

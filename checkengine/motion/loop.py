@@ -71,7 +71,9 @@ def figures(*, quick: bool = False) -> list[dict[str, Any]]:
     errors = [abs(estimate - each.radius) for each in unstable for estimate in each.estimates]
     margins = [each.overflow - max(each.told) for each in unstable if each.overflow and each.told]
     return [
-        figure("loop.unstable rows told before a value overflows", in_time / rows, f"of {rows}", 1, at_least=True),
+        figure(
+            "loop.unstable rows told before a value overflows", in_time / rows, f"share of {rows}", 1, at_least=True
+        ),
         figure("loop.told before the overflow by", statistics.median(margins), "loops, median", 1, at_least=True),
         figure("loop.spectral radius estimated, off by", statistics.median(errors), "median", 0.05),
         figure("loop.stable rows told", sum(len(each.told) for each in stable), _of(stable), 0),

@@ -58,9 +58,9 @@ def planted_figures(seeds: int) -> list[dict[str, Any]]:
             equal += answer == clean
             early += cached == BLOCK * strike
     return [
-        figure("tiers.broken blocks caught and named", caught / cases, f"of {cases}", 1, at_least=True),
-        figure("tiers.refused before the first token", early / cases, f"of {cases}", 1, at_least=True),
-        figure("tiers.answers equal to the clean run's", equal / cases, f"of {cases}", 1, at_least=True),
+        figure("tiers.broken blocks caught and named", caught / cases, f"share of {cases}", 1, at_least=True),
+        figure("tiers.refused before the first token", early / cases, f"share of {cases}", 1, at_least=True),
+        figure("tiers.answers equal to the clean run's", equal / cases, f"share of {cases}", 1, at_least=True),
     ]
 
 
@@ -153,7 +153,7 @@ def returning_figures(rounds: int = 3) -> list[dict[str, Any]]:
             | {"peer": "ms that the engine waited", "peer_value": 1e3 * wait}
             for mode, (rate, wait) in waits.items()
         ),
-        figure("tiers.returning answers equal", float(equal), "of all", 1, at_least=True),
+        figure("tiers.returning answers equal", float(equal), "share of all", 1, at_least=True),
     ]
 
 

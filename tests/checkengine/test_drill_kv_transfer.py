@@ -24,6 +24,11 @@ def test_a_drill_in_which_all_is_caught_meets_every_target():
     assert missed(ANSWERS, TOLD) == []
 
 
+def test_a_share_is_not_told_as_a_count():
+    units = {each["unit"].partition(":")[0] for each in kv_transfer.judged([1, 2], ANSWERS, TOLD)}
+    assert units == {"share of 2", "share of 1"}
+
+
 @pytest.mark.parametrize(
     ("answers", "told", "figure"),
     [

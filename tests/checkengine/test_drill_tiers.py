@@ -13,7 +13,9 @@ from checkengine.motion.tiers import planted_figures
 
 
 def test_every_planted_class_is_caught_named_and_refused_before_the_first_token():
-    assert [each["name"] for each in planted_figures(1) if not each["ok"]] == []
+    found = planted_figures(1)
+    assert [each["name"] for each in found if not each["ok"]] == []
+    assert all(each["unit"].startswith("share of ") and each["value"] == 1 for each in found)
 
 
 def test_a_block_that_gave_way_is_found_one_tier_further_down():

@@ -128,3 +128,15 @@ def test_limits_are_settings():
     late = LanguageSettings(warn_evidence=200, error_evidence=400)
     first = text_findings(FRENCH + ENGLISH * 9, TextStart("r1", language="fr"), late)[0]
     assert first.evidence["nats"] >= 200
+
+
+@pytest.mark.parametrize("language", ["secret: my prompt text", "zz", "English is what I want", "x" * 5000])
+def test_a_language_that_is_none_is_no_expectation_and_never_comes_back(drive, vocabulary, ids, language):
+    text = LanguageTextGuard(TextStart("a", FRENCH, language))
+    assert [*text.push(FRENCH * 4), *text.end()] == []
+    text = LanguageTextGuard(TextStart("a", FRENCH, language))
+    found = [*text.push(ENGLISH * 4), *text.end()]
+    assert {each.evidence["expected"] for each in found} == {"fr"}
+    guard = LanguageGuard(LanguageSettings(), vocabulary)
+    guard.begin(SequenceStart(1, "a", prompt_tokens=tuple(ids(FRENCH)), language=language))
+    assert drive(guard, ids(FRENCH * 3)) == []

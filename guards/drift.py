@@ -236,7 +236,7 @@ class _Names:
 
 def _numbers(values: Sequence[Value]) -> NDArray[np.float64]:
     """A name among numbers is NaN, which is skipped."""
-    return np.array([np.nan if isinstance(value, str) else value for value in values], np.float64)
+    return np.array([np.nan if isinstance(value, str | bool) else value for value in values], np.float64)
 
 
 def _later(alarm: DriftAlarm, by: int) -> DriftAlarm:

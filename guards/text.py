@@ -92,8 +92,8 @@ class SeriesGuard(Protocol):
     name: str
     version: int
 
-    def push(self, value: float | str, t: float | None = None) -> Iterable[TextFinding]:
-        """`value` is a finite number, or the name of a category (a finish reason, say); `t` is Unix seconds.
+    def push(self, value: float | str | bool, t: float | None = None) -> Iterable[TextFinding]:
+        """`value` is a finite number, or a category: a name (a finish reason, say), true or false; `t` is Unix seconds.
 
         A finding is at {"t": t}, or at the index of the value (from 0) where no time came with it.
         """

@@ -61,7 +61,7 @@ def scan(
         # What the interpreter still flushes at its end must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(NO_READER) from None
-    report(totals, summary=summary)
+    report(totals, names_in(guards), summary=summary)
     raise typer.Exit(exit_code(totals, fail_on))
 
 
@@ -75,12 +75,15 @@ def prepare(files: list[str], guards: str, config: Path | None, tokenizer: Path 
     if sys.stdout is None:
         raise UserError("standard output is closed, and findings are written to it; send them to a file or /dev/null")
     settings = load_settings(config).guards
-    wanted = [name for name in (part.strip() for part in guards.split(",")) if name]
-    setup = Setup(chosen_guards(wanted, settings), settings, tokenizer)
+    setup = Setup(chosen_guards(names_in(guards), settings), settings, tokenizer)
     check_inputs(files)
     if tokenizer is not None and not tokenizer.exists():
         raise UserError(f"--tokenizer {tokenizer} does not exist; give a tokenizer.json or a model's folder")
     return Scan(setup, write, tell, Progress())
+
+
+def names_in(guards: str) -> list[str]:
+    return [name for name in (part.strip() for part in guards.split(",")) if name]
 
 
 def write(line: str) -> None:
@@ -126,9 +129,11 @@ class Progress:
                 tell(f"{told} …")
 
 
-def report(totals: Totals, *, summary: bool) -> None:
-    from checkengine.scanning.summary import one_line_summary, table_of
+def report(totals: Totals, named: list[str], *, summary: bool) -> None:
+    from checkengine.scanning.summary import one_line_summary, table_of, unread
 
+    for line in unread(totals, named):
+        tell(line)
     tell(one_line_summary(totals))
     if summary:
         say(table_of(totals, terminal=is_terminal()))

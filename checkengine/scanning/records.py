@@ -45,8 +45,8 @@ class TokenStream:
 @dataclass(frozen=True, slots=True)
 class Measurement:
     series: str
-    value: float | str
-    """A number, or the name of a category (a finish reason, say)."""
+    value: float | str | bool
+    """A number, or a category: a name (a finish reason, say), true or false."""
     t: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ def _token_stream(found: dict[str, Any]) -> TokenStream:
 
 def _measurement(found: dict[str, Any]) -> Measurement:
     series, value = _text(found, "series"), found.get("value")
-    if not isinstance(value, str):
+    if not isinstance(value, str | bool):
         value = _number(value, "value")
     t = found.get("t")
     return Measurement(series, value, None if t is None else _number(t, "t"))

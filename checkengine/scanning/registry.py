@@ -77,6 +77,19 @@ def chosen_guards(names: Sequence[str], settings: GuardsSettings) -> tuple[str, 
     return tuple(name for name, entry in ENTRIES.items() if settings.of(entry.settings).action != "off")
 
 
+def shapes_of(name: str) -> str:
+    """Which records the guard reads, in words."""
+    entry = ENTRIES[name]
+    shapes = {
+        "completions and conversations": entry.text,
+        "completions with logprobs": entry.logprobs,
+        "conversations": entry.conversation and not entry.text,
+        "measurements": entry.series,
+        "token streams (with --tokenizer)": entry.steps,
+    }
+    return " or ".join(shape for shape, reader in shapes.items() if reader)
+
+
 def scan_name(step_guard: str) -> str:
     """The scan's name for a guard of `build_guards`, for example `stop` for `ignored_stop`."""
     return next((name for name, entry in ENTRIES.items() if step_guard in entry.steps), step_guard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,9 @@ from checkengine.scanning.reader import Account, Failure
 from checkengine.scanning.records import Measurement
 from checkengine.scanning.series import SeriesReader
 from checkengine.scanning.workers import Setup, Workers
+
+MOST_TOLD = 20
+"""Lines that are told of one by one for the same reason; the rest is counted."""
 
 
 @dataclass(slots=True)
@@ -61,6 +65,9 @@ class Scan:
         self._tell = tell
         self._progress = progress
         self._series = SeriesReader(setup.names, setup.settings)
+        self._loaded: set[str] = set()
+        self._told: Counter[str] = Counter()
+        """Lines that were told of, or would have been, by reason."""
 
     def run(self, sources: Sequence[str], workers: int = 1) -> Totals:
         """Read all; findings are written in the order of the lines."""
@@ -69,6 +76,9 @@ class Scan:
             self._take(reading)
             self._progress(self.totals)
         self._note(self._series.end())
+        for reason, count in self._told.items():
+            if count > MOST_TOLD:
+                self._tell(f"… and {count - MOST_TOLD:,} more: {reason}")
         return self.totals
 
     def _chunks(self, sources: Sequence[str], workers: int) -> Iterator[list[Line]]:
@@ -104,15 +114,22 @@ class Scan:
             elif isinstance(event, Measurement):
                 began = time.thread_time_ns()
                 self._note(self._series.read(event))
-                totals.account.nanoseconds["drift"] += time.thread_time_ns() - began
-                totals.account.records["drift"] += 1
+                if self._series.reads:
+                    totals.account.count({"drift": time.thread_time_ns() - began}, self._loaded)
             elif isinstance(event, Fault):
                 totals.bad += 1
-                self._tell(f"{event.source}:{event.number}: {event.reason}; skipped")
+                self._tell_line(event, f"{event.reason}; skipped", event.reason)
             elif isinstance(event, Remark):
-                self._tell(f"{event.source}:{event.number}: {event.text}")
+                self._tell_line(event, event.text, event.reason)
             else:
                 self._note_failure(event)
+
+    def _tell_line(self, event: Fault | Remark, text: str, reason: str) -> None:
+        """What only differs by a number is the same reason."""
+        reason = re.sub(r"\d[\d,]*", "N", reason)
+        self._told[reason] += 1
+        if self._told[reason] <= MOST_TOLD:
+            self._tell(f"{event.source}:{event.number}: {text}")
 
     def _note_failure(self, failure: Failure) -> None:
         self.totals.failures[failure.guard] += 1

@@ -21,6 +21,11 @@ class SeriesReader:
         self._makers = series_makers(names, settings)
         self._series: dict[str, dict[str, SeriesGuard]] = {}
 
+    @property
+    def reads(self) -> bool:
+        """Some chosen guard reads measurements."""
+        return bool(self._makers)
+
     def read(self, measurement: Measurement) -> list[Found | Failure]:
         told: list[Found | Failure] = []
         guards = self._series.get(measurement.series)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import StringIO
 
+from checkengine.scanning.registry import shapes_of
 from checkengine.scanning.scan import Totals
 
 WIDTH = 120
+SHAPE_NAMES = {
+    "Completion": "completion",
+    "Chat": "conversation",
+    "TokenStream": "token stream",
+    "Measurement": "measurement",
+}
+"""As docs/scan.md calls them."""
 
 
 def one_line_summary(totals: Totals) -> str:
@@ -19,12 +28,19 @@ def one_line_summary(totals: Totals) -> str:
     return f"{', '.join(parts)}, {seconds:.1f} s ({speed})"
 
 
+def unread(totals: Totals, named: Sequence[str]) -> list[str]:
+    """A line for each guard that was asked for by name and for which no record was there."""
+    silent = [name for name in named if totals.records and not totals.account.records[name]]
+    return [f"guard {name} read nothing: it reads {shapes_of(name)}, and no record is one" for name in silent]
+
+
 def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def table_of(totals: Totals, *, terminal: bool) -> str:
-    """A table for stderr: stdout is for findings. A row for each guard and kind; guards that found nothing too."""
+    """A table for stderr: stdout is for findings. A row for each guard and kind; guards that found nothing too.
+    Time is that of a record after a guard's first one."""
     from rich.console import Console
     from rich.table import Table
 
@@ -35,10 +51,10 @@ def table_of(totals: Totals, *, terminal: bool) -> str:
     rows = [(guard, kind, severity.name.lower(), count) for (guard, kind, severity), count in totals.findings.items()]
     rows += [(guard, "–", "–", 0) for guard in silent]
     for guard, kind, severity, count in sorted(rows):
-        read = totals.account.records[guard]
-        each = f"{totals.account.nanoseconds[guard] / read / 1e3:.0f}" if read else "–"
+        read, timed = totals.account.records[guard], totals.account.timed[guard]
+        each = f"{totals.account.nanoseconds[guard] / timed / 1e3:.0f}" if timed else "–"
         table.add_row(guard, kind, severity, f"{count:,}", f"{read:,}", each, f"{totals.failures[guard]:,}")
-    shapes = ", ".join(f"{count:,} {shape}" for shape, count in sorted(totals.shapes.items()))
+    shapes = ", ".join(_counted(count, SHAPE_NAMES[shape]) for shape, count in sorted(totals.shapes.items()))
     table.caption = f"{shapes or 'no records'}; {totals.lines:,} lines, {totals.bad:,} bad"
     # In a file nothing need be cut to the width of a terminal that is not there.
     written = StringIO()

@@ -20,9 +20,10 @@ from typer.testing import CliRunner, Result
 from checkengine.commands import scan
 from checkengine.guards.errors import UserError
 from checkengine.guards.finding import Severity
-from checkengine.guards.settings import GuardsSettings
+from checkengine.guards.settings import DriftSettings, GuardsSettings
 from checkengine.guards.text import Conversation, TextFinding, TextStart
 from checkengine.scanning import registry
+from checkengine.scanning.reader import Account
 from checkengine.scanning.registry import ENTRIES, Entry
 
 COMMAND = [sys.executable, "-m", "checkengine", "scan"]
@@ -404,3 +405,74 @@ def test_the_same_measurements_give_the_same_bytes_each_time(tmp_path: Path) -> 
     first, second, third = (run(path).stdout for _ in range(3))
     assert "median_before" in first
     assert first == second == third
+
+
+def test_booleans_are_categories_whose_share_may_change(tmp_path: Path) -> None:
+    values = [number % 20 != 0 for number in range(2000)] + [number % 2 == 0 for number in range(400)]
+    result = run(file_of(tmp_path, *[{"series": "tool_call_valid", "value": value} for value in values]))
+    (finding,) = found(result)
+    assert finding["kind"] == "drift.tool_call_valid"
+    assert (finding["evidence"]["change"], finding["evidence"]["categories"]) == ("category", 2)
+
+
+@pytest.mark.usefixtures("simple_guards")
+class TestWhatAPersonIsTold:
+    def test_after_twenty_lines_of_one_reason_the_rest_is_counted(self, tmp_path: Path) -> None:
+        rows = [b" " * n + b"{oops\n" for n in range(30)] + [b"[]\n"] * 3
+        result = run(file_of(tmp_path, *rows, {"id": 1, "completion": SALT}))
+        lines = result.stderr.splitlines()
+        assert sum("not JSON" in line and line.endswith("; skipped") for line in lines) == 20
+        assert [line for line in lines if "more" in line] == [
+            "… and 10 more: not JSON: Expecting property name enclosed in double quotes at character N"
+        ]
+        assert sum("not an object but a list; skipped" in line for line in lines) == 3
+        assert "33 bad lines" in result.stderr
+
+    def test_the_table_counts_a_record_once_and_names_shapes_as_the_documents_do(self, tmp_path: Path) -> None:
+        turns = [{"role": "user", "content": "salt?"}, {"role": "assistant", "content": "no"}] * 3
+        rows = [{"id": n, "messages": turns} for n in range(4)]
+        result = run(file_of(tmp_path, *rows, {"series": "a", "value": 1}), "--summary")
+        cells = {row[0].strip(): [cell.strip() for cell in row] for row in map(_cells, result.stderr.splitlines())}
+        assert cells["salad"][4] == "4"
+        assert (cells["drift"][4], cells["drift"][5]) == ("1", "–")
+        assert "4 conversations, 1 measurement; 5 lines, 0 bad" in " ".join(result.stderr.split())
+
+    def test_a_named_guard_for_which_no_record_is_there_is_told(self, tmp_path: Path) -> None:
+        path = file_of(tmp_path, {"id": 1, "completion": SALT})
+        said = "guard drift read nothing: it reads measurements, and no record is one"
+        assert said in run(path, "--guards", "drift").stderr
+        assert "read nothing" not in run(path).stderr
+        assert "read nothing" not in run(path, "--guards", "salad").stderr
+
+
+def _cells(line: str) -> list[str]:
+    return line.replace("│", "┃").split("┃")[1:-1] or [""]
+
+
+def test_the_first_record_of_a_guard_loads_its_tables_and_is_not_timed() -> None:
+    account, loaded = Account(), set[str]()
+    for nanoseconds in (9_000_000, 100, 300):
+        account.count({"salad": nanoseconds}, loaded)
+    assert (account.records["salad"], account.timed["salad"], account.nanoseconds["salad"]) == (3, 2, 400)
+
+
+def test_the_finding_that_the_document_shows_is_one_that_the_guard_gives(tmp_path: Path) -> None:
+    shown = Path(__file__).parents[2].joinpath("docs/scan.md").read_text("utf-8")
+    (sample,) = [json.loads(line) for line in shown.splitlines() if line.startswith('{"id": "req-17"')]
+    result = run(file_of(tmp_path, {"id": "req-17", "completion": "A quiet day. " + HARBOUR * 40}))
+    (real,) = [each for each in found(result) if each["severity"] == "error"]
+    assert (sample.keys(), sample["evidence"].keys()) == (real.keys(), real["evidence"].keys())
+    assert f"first {DriftSettings().baseline:,} values" in shown
+
+
+def test_a_series_without_times_is_placed_by_the_number_of_its_value_and_categories_by_their_first_coming(
+    tmp_path: Path,
+) -> None:
+    values = ["length"] + ["stop"] * 1500 + [("stop", "error")[number % 2] for number in range(200)]
+    rows = [{"series": "finish_reason", "value": value} for value in values]
+    (untimed,) = found(run(file_of(tmp_path, *rows)))
+    (timed,) = found(run(file_of(tmp_path, *[row | {"t": 5000.0 + n} for n, row in enumerate(rows)])))
+    assert 1501 <= untimed["at"]["t"] < len(values)
+    assert timed["at"]["t"] == 5000 + untimed["at"]["t"]
+    assert untimed["evidence"]["category"] in (1, 2)
+    assert untimed["evidence"]["categories"] == 3

@@ -172,6 +172,7 @@ def test_each_shape_is_told_by_its_fields() -> None:
     assert isinstance(parse(b'{"id": "a", "messages": []}'), Chat)
     assert parse(b'{"id": 7, "token_ids": [1, 2], "prompt_token_ids": [3]}') == TokenStream(7, (1, 2), (3,))
     assert parse(b'{"series": "ttft", "value": 1, "t": 2.5}') == Measurement("ttft", 1.0, 2.5)
+    assert parse(b'{"series": "valid", "value": true}') == Measurement("valid", True)
     assert parse(b'{"series": "finish", "value": "stop"}') == Measurement("finish", "stop")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
 
+from checkengine.detectors.language.codes import normal
 from checkengine.engine_shim.engine.request import SamplingParameters
 from checkengine.engine_shim.engine.server_errors import ApiError
 
@@ -42,7 +43,7 @@ class SamplingBody(BaseModel):
     stop: StopString | list[StopString] | None = None
     stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = Field(None, max_length=64)
     ignore_eos: bool = False
-    language: str | None = Field(None, pattern="^[a-z]{2}$")
+    language: str | None = None
     n: int | None = Field(None, ge=1, le=128)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -59,6 +60,14 @@ class SamplingBody(BaseModel):
     def _few_stops(cls, value: str | list[str] | None) -> str | list[str] | None:
         if isinstance(value, list) and len(value) > MAX_STOPS:
             raise ValueError(f"at most {MAX_STOPS} stop strings")
+        return value
+
+    @field_validator("language")
+    @classmethod
+    def _known_language(cls, value: str | None) -> str | None:
+        """The ISO 639-1 code, so that bundles and findings hold no free text."""
+        if value is not None and (value := normal(value)) is None:
+            raise ValueError("is no ISO 639-1 code, for example en or pt-BR; leave the parameter out")
         return value
 
     @field_validator("logit_bias", "logprobs", "top_logprobs", "echo", "suffix", "best_of", check_fields=False)

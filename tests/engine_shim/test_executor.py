@@ -14,6 +14,7 @@ from checkengine.engine_shim.engine.executor import EmbeddedExecutor, refuse_oth
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.faults import MaskedStop, NanAttention, OverRead
 from checkengine.engine_shim.settings import EngineSettings
+from checkengine.engine_shim.vllm.lone_worker import directory_of
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.audit import Auditor
 from checkengine.replay.executor import CannotReplayError, WeightsChangedError
@@ -278,3 +279,17 @@ def test_a_damaged_model_is_no_verdict_and_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("not json")
     with pytest.raises(CannotReplayError, match="cannot be loaded"):
         EmbeddedExecutor().load({"model": str(tmp_path)})
+
+
+def test_a_record_of_vllm_is_looked_for_where_the_variable_says_and_before_any_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CHECKENGINE_MODEL", raising=False)
+    assert directory_of("someone/model") == "someone/model"
+    with pytest.raises(CannotReplayError, match="give --model DIR"):
+        directory_of("model")
+    monkeypatch.setenv("CHECKENGINE_MODEL", str(tmp_path))
+    with pytest.raises(CannotReplayError, match=r"holds no config\.json"):
+        directory_of("someone/model")
+    (tmp_path / "config.json").write_text("{}")
+    assert directory_of("someone/model") == directory_of("model") == str(tmp_path)

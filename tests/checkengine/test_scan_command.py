@@ -22,7 +22,6 @@ from checkengine.guards.finding import Severity
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import Conversation, TextFinding, TextStart
 from checkengine.scanning import registry
-from checkengine.scanning.reader import Account
 from checkengine.scanning.registry import ENTRIES, Entry
 
 COMMAND = [sys.executable, "-m", "checkengine", "scan"]
@@ -400,10 +399,3 @@ class TestWhatAPersonIsTold:
 
 def _cells(line: str) -> list[str]:
     return line.replace("│", "┃").split("┃")[1:-1] or [""]
-
-
-def test_the_first_record_of_a_guard_loads_its_tables_and_is_not_timed() -> None:
-    account, loaded = Account(), set[str]()
-    for nanoseconds in (9_000_000, 100, 300):
-        account.count({"salad": nanoseconds}, loaded)
-    assert (account.records["salad"], account.timed["salad"], account.nanoseconds["salad"]) == (3, 2, 400)

@@ -1,4 +1,4 @@
-"""`checkengine scan`: what a finding holds of the records, and what it never holds."""
+"""`checkengine scan`: what a finding holds of the records, what it never holds, and what reading took."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from checkengine.commands import scan
 from checkengine.guards.settings import DriftSettings
+from checkengine.scanning.reader import Account
 
 HARBOUR = "The old harbour was quiet in the morning, and the boats lay close to the wall while children went home. "
 
@@ -93,3 +94,10 @@ def test_a_series_without_times_is_placed_by_the_number_of_its_value_and_categor
     assert timed["at"]["t"] == 5000 + untimed["at"]["t"]
     assert untimed["evidence"]["category"] in (1, 2)
     assert untimed["evidence"]["categories"] == 3
+
+
+def test_the_first_record_of_a_guard_loads_its_tables_and_is_not_timed() -> None:
+    account, loaded = Account(), set[str]()
+    for nanoseconds in (9_000_000, 100, 300):
+        account.count({"salad": nanoseconds}, loaded)
+    assert (account.records["salad"], account.timed["salad"], account.nanoseconds["salad"]) == (3, 2, 400)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -384,7 +385,8 @@ class TestWhatAPersonIsTold:
         turns = [{"role": "user", "content": "salt?"}, {"role": "assistant", "content": "no"}] * 3
         rows = [{"id": n, "messages": turns} for n in range(4)]
         result = run(file_of(tmp_path, *rows, {"series": "a", "value": 1}), "--summary")
-        cells = {row[0].strip(): [cell.strip() for cell in row] for row in map(_cells, result.stderr.splitlines())}
+        rows_shown = [re.split(r"\s*[│┃]\s*", line)[1:] for line in result.stderr.splitlines() if line[0] in "│┃"]
+        cells = {row[0]: row for row in rows_shown}
         assert cells["salad"][4] == "4"
         assert (cells["drift"][4], cells["drift"][5]) == ("1", "–")
         assert "4 conversations, 1 measurement; 5 lines, 0 bad" in " ".join(result.stderr.split())
@@ -395,7 +397,3 @@ class TestWhatAPersonIsTold:
         assert said in run(path, "--guards", "drift").stderr
         assert "read nothing" not in run(path).stderr
         assert "read nothing" not in run(path, "--guards", "salad").stderr
-
-
-def _cells(line: str) -> list[str]:
-    return line.replace("│", "┃").split("┃")[1:-1] or [""]

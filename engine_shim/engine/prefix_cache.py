@@ -23,9 +23,9 @@ def block_id(parent: bytes, tokens: Sequence[int]) -> bytes:
 
 
 def block_ids(tokens: Sequence[int], block_size: int) -> list[bytes]:
-    """Ids of all full blocks of a sequence but one that would leave no token to compute."""
+    """Ids of all full blocks of a sequence, the same in every process."""
     ids: list[bytes] = []
-    for end in range(block_size, len(tokens), block_size):
+    for end in range(block_size, len(tokens) + 1, block_size):
         ids.append(block_id(ids[-1] if ids else ROOT, tokens[end - block_size : end]))
     return ids
 

@@ -172,7 +172,8 @@ class Scheduler:
 
     def _restore(self, sequence: LiveSequence, tiers: LowerTiers) -> None:
         """The prefix goes on in lower tiers: bring its blocks back one by one, up to the first that is not whole."""
-        for identity in block_ids(sequence.tokens, self.block_size)[len(sequence.block_ids) :]:
+        # At least one token is left to compute.
+        for identity in block_ids(sequence.tokens[:-1], self.block_size)[len(sequence.block_ids) :]:
             if identity not in tiers:
                 return
             block = self._take(sequence.handle)

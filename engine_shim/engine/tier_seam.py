@@ -45,7 +45,7 @@ class TierSeam:
 
     def prefetch(self, tokens: Sequence[int]) -> bool:
         """A conversation may be opened again soon: bring its blocks nearer. From any thread; never waits."""
-        return self.blocks.prefetch(block_ids(tokens, self._engine.settings.block_size))
+        return self.blocks.prefetch(block_ids(tokens[:-1], self._engine.settings.block_size))
 
     def close(self) -> None:
         self.blocks.flush()

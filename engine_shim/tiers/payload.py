@@ -16,7 +16,7 @@ from checkengine.detectors.seal import Cells, Seal, SealError, hash_tensor
 
 Bits = NDArray[Any]
 """Elements' bits as unsigned numbers of their width: shape (layers, tokens, heads, dim)."""
-_BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 _LENGTH = 8
 
 
@@ -52,7 +52,7 @@ class Payload:
 
 def block_bits(memory: Mapping[str, torch.Tensor], block: int) -> dict[str, Bits]:
     """Views of one block of paged memory in CPU memory: writing to them writes to the memory."""
-    return {name: tensor[block].view(_BITS[tensor.element_size()]).numpy() for name, tensor in memory.items()}
+    return {name: tensor[block].view(BITS[tensor.element_size()]).numpy() for name, tensor in memory.items()}
 
 
 def cells_of(tensors: Mapping[str, Bits]) -> Cells:

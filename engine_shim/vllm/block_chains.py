@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from checkengine.engine_shim.engine.prefix_cache import ROOT, block_id
+from checkengine.engine_shim.engine.prefix_cache import block_ids
 from checkengine.engine_shim.vllm.seal_ledger import Block
 
 
@@ -42,7 +41,7 @@ class BlockChains:
             self._loading.pop(request, None)
         for new in scheduled.scheduled_new_reqs:
             self._chains[new.req_id] = Chain(
-                identities_of(new.prompt_token_ids or [], self._size), list(new.block_ids[0]), new.num_computed_tokens
+                block_ids(new.prompt_token_ids or [], self._size), list(new.block_ids[0]), new.num_computed_tokens
             )
         cached = scheduled.scheduled_cached_reqs
         for place, request in enumerate(cached.req_ids):
@@ -67,11 +66,3 @@ class BlockChains:
         added = list(new[0]) if new else []
         chain.numbers = added if request in cached.resumed_req_ids else chain.numbers + added
         chain.computed = cached.num_computed_tokens[place]
-
-
-def identities_of(tokens: Sequence[int], block_size: int) -> list[bytes]:
-    """Of all full blocks: BLAKE2b of the parent's and the tokens', the same in every process."""
-    ids: list[bytes] = []
-    for end in range(block_size, len(tokens) + 1, block_size):
-        ids.append(block_id(ids[-1] if ids else ROOT, tokens[end - block_size : end]))
-    return ids

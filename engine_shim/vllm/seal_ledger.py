@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from checkengine.detectors.seal import Broken, Expected, Seal, SealError, diagnose, hash_tensor
+from checkengine.engine_shim.tiers.payload import BITS
 from checkengine.replay.bundle import DeploymentKey
 
 SUFFIX = ".seal"
-_BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 Hashes = NDArray[np.uint64]
 
 
@@ -36,7 +36,7 @@ class Block:
 
 def block_cells(cache: torch.Tensor, block: int) -> Hashes:
     """Of one block in one layer's cache, shape (blocks, heads, tokens, width), as (1, tokens, heads)."""
-    bits = cache[block].detach().cpu().view(_BITS[cache.element_size()]).numpy()
+    bits = cache[block].detach().cpu().view(BITS[cache.element_size()]).numpy()
     runs = bits.reshape(bits.shape[0], bits.shape[1], -1) if bits.ndim > 2 else bits[None]
     return hash_tensor(np.ascontiguousarray(runs.swapaxes(0, 1))[None])
 
@@ -129,7 +129,7 @@ class SealLedger:
 
         def vector(name: str, layer: int, token: int, head: int) -> NDArray[Any]:
             cache = layers[layer]
-            bits = cache[arrival.block.number].detach().cpu().view(_BITS[cache.element_size()]).numpy()
+            bits = cache[arrival.block.number].detach().cpu().view(BITS[cache.element_size()]).numpy()
             found: NDArray[Any] = bits[head, token].reshape(-1)
             return found
 

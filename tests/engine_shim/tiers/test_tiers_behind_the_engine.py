@@ -23,7 +23,7 @@ from checkengine.tiny import tiny_model
 
 MODEL = tiny_model()
 BLOCK = 8
-PROMPTS = {name: [(seed * 7 + index * 3) % 150 + 3 for index in range(41)] for seed, name in enumerate("abcd")}
+PROMPTS = {name: [(seed * 7 + index * 3) % 150 + 3 for index in range(41)] for seed, name in enumerate("abcdefgh")}
 """Five full blocks each; the engine's memory holds nine blocks."""
 BROKEN_BY = {
     "bit flip": "bit flip",
@@ -90,8 +90,9 @@ def test_what_host_memory_has_no_room_for_comes_back_from_disk(tmp_path: Path) -
 
 
 def test_a_hint_brings_blocks_to_host_memory_before_the_request(tmp_path: Path) -> None:
-    engine = engine_with(tmp_path, host=1 << 15, disk=1 << 24)
-    for name in "abcd":
+    # Host memory holds fourteen blocks: those that come, and those that give way to them.
+    engine = engine_with(tmp_path, host=1 << 16, disk=1 << 24)
+    for name in PROMPTS:
         serve(engine, name)
     engine.tiers.blocks.wait()
     assert engine.tiers.prefetch(PROMPTS["a"])

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from checkengine.detectors.seal import Break
-from checkengine.engine_shim.vllm.block_chains import BlockChains, identities_of
+from checkengine.engine_shim.engine.prefix_cache import block_ids
+from checkengine.engine_shim.vllm.block_chains import BlockChains
 from checkengine.engine_shim.vllm.seal_ledger import Block, SealLedger, SealStore
 from checkengine.replay.bundle import DeploymentKey
 
@@ -138,7 +139,7 @@ def scheduled(new=(), cached=(), counts=None, finished=()):
 
 def test_prompt_blocks_are_sealed_as_chunks_make_them_whole():
     tokens, chains = list(range(40)), BlockChains(8)
-    ids = identities_of(tokens, 8)
+    ids = block_ids(tokens, 8)
     assert len(ids) == 5
     _, whole = chains.step(scheduled(new=[("a", tokens, [7, 3], 0)], counts={"a": 12}))
     assert whole == [Block(ids[0], 7)]
@@ -150,7 +151,7 @@ def test_prompt_blocks_are_sealed_as_chunks_make_them_whole():
 
 def test_blocks_that_come_from_outside_are_expected_and_not_sealed_again():
     tokens, chains = list(range(24)), BlockChains(8)
-    ids = identities_of(tokens, 8)
+    ids = block_ids(tokens, 8)
     chains.loads("a", 0, 16)
     loading, whole = chains.step(scheduled(new=[("a", tokens, [1, 2, 3], 16)], counts={"a": 8}))
     assert loading == [Block(ids[0], 1), Block(ids[1], 2)]
@@ -172,4 +173,4 @@ def test_nothing_is_kept_of_a_finished_request():
 
 
 def test_equal_blocks_behind_different_beginnings_have_different_identities():
-    assert identities_of([1] * 8 + [2] * 8, 8)[1] != identities_of([3] * 8 + [2] * 8, 8)[1]
+    assert block_ids([1] * 8 + [2] * 8, 8)[1] != block_ids([3] * 8 + [2] * 8, 8)[1]

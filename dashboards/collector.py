@@ -98,6 +98,8 @@ class Collector:
         self._open_catalog = open_catalog
         self._catalog: Catalog | None = None
         self._lease = Lease(self._directory)
+        self._known: dict[str, Progress] = {}
+        """By file, as the catalog has it: a file that has not grown costs no question."""
         self._down = False
 
     def close(self) -> None:
@@ -149,8 +151,7 @@ class Collector:
     def _collect(self, catalog: Catalog, path: Path, newest: bool, done: Collected) -> None:
         # Asked before the last read: what a writer that is gone by now has written is there to be read.
         complete = not newest or not is_being_written(path)
-        with catalog.reading() as session:
-            progress = progress_of(session, path.name)
+        progress = self._progress(catalog, path.name)
         damaged = progress.damaged
         while records := self._batch(catalog, path, progress, done):
             if len(records) < BATCH:
@@ -159,12 +160,19 @@ class Collector:
         if complete:
             self._remove(catalog, path, progress, done)
 
+    def _progress(self, catalog: Catalog, name: str) -> Progress:
+        if name not in self._known:
+            with catalog.reading() as session:
+                self._known[name] = progress_of(session, name)
+        return self._known[name]
+
     def _remove(self, catalog: Catalog, path: Path, progress: Progress, done: Collected) -> None:
         if progress.offset < path.stat().st_size:
             logger.warning("%s ends in a torn record: its process was killed while it wrote it", path.name)
             done.damaged += 1
         path.unlink()
         done.removed += 1
+        del self._known[path.name]
         with catalog.writing() as session:
             forget_progress(session, path.name)
 
@@ -182,6 +190,8 @@ class Collector:
         return records
 
     def _forget_catalog(self) -> None:
+        # Whether the transaction that failed was committed, only the catalog knows.
+        self._known.clear()
         if self._catalog is not None:
             self._catalog.close()
             self._catalog = None

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from checkengine.replay.catalog.causes import Cause, cause_ids, cause_of
 from checkengine.replay.catalog.fleet import ReplicaRow, RequestRow
-from checkengine.replay.catalog.insert import insert_new, statement
+from checkengine.replay.catalog.insert import among, insert_new, statement
 from checkengine.replay.catalog.models import ActivityRow, FindingRow, IncidentRow
 from checkengine.replay.catalog.people import MuteRow
 from checkengine.replay.catalog.record_values import Values, cleaned
@@ -101,8 +101,8 @@ def known_sequences(session: Session, rows: Iterable[Values]) -> set[tuple[str, 
     if not pairs:
         return set()
     query = sa.select(FindingRow.incident_id, FindingRow.sequence).distinct()
-    pair = sa.tuple_(FindingRow.incident_id, FindingRow.sequence)
-    found = session.execute(query.where(pair.in_(pairs), FindingRow.primary.is_(True)))
+    named = among(session, (FindingRow.incident_id, FindingRow.sequence), pairs)
+    found = session.execute(query.where(named, FindingRow.primary.is_(True)))
     return {(row.incident_id, row.sequence) for row in found}
 
 

@@ -21,11 +21,44 @@ _ASKS = re.compile(
     r"|重复|重複|\d+\s*次|\d+\s*遍|繰り返|\d+\s*回|반복|\d+\s*번",
     re.IGNORECASE,
 )
+_STEMS = (
+    "repeat", "over and over", "again and again", "in a loop", "nonstop", "non-stop", "forever", "times", "copies",
+    "lines", "rows", "repetitions", "fill", "pad", "copy", "mantra", "litany", "chant", "refrain", "chorus", "répèt",
+    "répét", "fois", "wiederhol", "mal", "repit", "veces", "ripet", "volte", "vezes", "повтор", "раз", "tekrar", "kez",
+    "defa", "kere", "ulang", "kali", "lặp", "lần", "вторя", "كرر", "تكرار", "مرة", "दोहर", "बार", "重复", "重複", "次",
+    "遍", "繰り返", "回", "반복", "번",
+)  # fmt: skip
+"""One of them stands in whatever `_ASKS` finds, but for "3 x"."""
+_FACTOR = re.compile(r"\d\s*[x×]|[x×]\s*\d")
+AROUND = 96
+"""Characters on both sides of such a word that are read."""
 
 
 def asks_for_repetition(prompt: str) -> bool:
-    """True where the prompt's words ask for repetition or for a number of copies, in one of some fifteen languages."""
-    return _ASKS.search(prompt[-LAST_CHARACTERS:]) is not None
+    """True where the prompt's words ask for repetition or for a number of copies, in one of some fifteen languages.
+
+    The whole expression takes a millisecond for 1,000 characters, so it is tried only around words that it may begin or
+    end with."""
+    text = prompt[-LAST_CHARACTERS:]
+    return any(_ASKS.search(text, max(0, first), last) for first, last in _spans(text.lower()))
+
+
+def _spans(lowered: str) -> list[tuple[int, int]]:
+    """Where to look, without overlaps."""
+    places = [match.start() for match in _FACTOR.finditer(lowered)]
+    for stem in _STEMS:
+        at = lowered.find(stem)
+        while at >= 0:
+            places.append(at)
+            at = lowered.find(stem, at + len(stem))
+    spans: list[tuple[int, int]] = []
+    for place in sorted(places):
+        first, last = place - AROUND, place + AROUND
+        if spans and first <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], last)
+        else:
+            spans.append((first, last))
+    return spans
 
 
 def holds(prompt: NDArray[np.int32], part: NDArray[np.int32]) -> bool:

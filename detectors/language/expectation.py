@@ -61,6 +61,8 @@ SURE, SURE_OF_START = 12.0, 30.0
 PROSE = 0.6
 """Share of an output's start that must be words: code is in no language, though it is made of English."""
 FEWEST_LETTERS = 12
+ENOUGH = 512
+"""Characters of each end of a text or line that tell what it is written in: more makes that no surer."""
 PARTS = 24
 """Lines of a prompt that are looked at one by one."""
 
@@ -129,8 +131,12 @@ def _of_the_user(prompt: str) -> str:
 def languages_in(text: str) -> frozenset[str]:
     """Languages that the text is surely written in, line by line where it mixes them."""
     parts = [part for part in text.splitlines() if part.strip()][:PARTS]
-    found = {_sure(identify(part), SURE) for part in [text, *(parts if len(parts) > 1 else ())]}
+    found = {_sure(identify(_ends(part)), SURE) for part in [text, *(parts if len(parts) > 1 else ())]}
     return frozenset(language for language in found if language)
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= 2 * ENOUGH else f"{text[:ENOUGH]}\n{text[-ENOUGH:]}"
 
 
 def expectation_from_start(text: str, prompt_scripts: int = 0) -> Expectation:

@@ -197,13 +197,35 @@ PROMPTS_KEPT = 4
 """Guards of one request ask the same of its prompt."""
 
 
+_KNOWN = frozenset(_OF_HEAD) | _SCRIPT.heads | _ANY.heads
+_LETTERS = bytes(byte if chr(byte).isalpha() else ord(" ") for byte in range(256))
+"""Of ASCII: whatever stands between words becomes white space."""
+
+
 @lru_cache(PROMPTS_KEPT)
 def _prepared(text: str) -> tuple[str, Heads]:
+    """Prompts are long, and few of their words begin like a language's name: the others cost a look-up."""
     lowered = text.lower()
-    heads: Heads = {}
-    for word in _WORD.finditer(lowered):
-        heads.setdefault(word.group()[:HEAD], []).append(word.start())
-    return lowered, heads
+    return lowered, {head: places for head in _heads_of(lowered) & _KNOWN if (places := _places(lowered, head))}
+
+
+def _heads_of(lowered: str) -> set[str]:
+    """The first letters of all words."""
+    if lowered.isascii():
+        words = set(lowered.encode().translate(_LETTERS).decode().split())
+    else:
+        words = set(_WORD.findall(lowered))
+    return {word[:HEAD] for word in words}
+
+
+def _places(lowered: str, head: str) -> list[int]:
+    """Where words begin with it."""
+    places, at = [], lowered.find(head)
+    while at >= 0:
+        if not at or not (before := lowered[at - 1]).isalnum() or before.isdecimal():
+            places.append(at)
+        at = lowered.find(head, at + 1)
+    return places
 
 
 _ANSWER = (

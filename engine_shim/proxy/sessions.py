@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from hashlib import blake2b
 
 from checkengine.engine_shim.proxy.headers import Headers, header
@@ -14,6 +14,8 @@ from checkengine.guards.prompts import text_of
 MOST_TOLD = 64
 """Of one conversation."""
 KEY_BYTES = 12
+MOST_READ = 1 << 14
+"""Characters of a message that tell conversations apart, with its length."""
 
 
 class Sessions:
@@ -66,11 +68,8 @@ def _beginning(facts: RequestFacts) -> bytes:
     """Up to the first user turn: what all later requests of a conversation begin with."""
     parts = []
     for message in facts.turns:
-        parts.append(_text(message))
+        text = text_of(message.get("content"))
+        parts.append(text if len(text) <= MOST_READ else f"{text[:MOST_READ]}{len(text)}")
         if message.get("role") == "user":
             break
     return "\0".join(parts).encode("utf-8", "surrogatepass")
-
-
-def _text(message: Mapping[str, object]) -> str:
-    return text_of(message.get("content"))

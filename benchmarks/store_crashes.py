@@ -31,7 +31,7 @@ from checkengine.replay.catalog.models import FindingRow, IncidentRow
 ROTATE_BYTES = 1 << 18
 COLLECT_SECONDS = 0.2
 MOST_BEHIND = 2000
-"""Findings that an engine may be ahead of its collector: so kills fall on the whole of the writing, not on its start."""
+"""Findings that an engine may be ahead of its collector, so that kills fall on the whole of the writing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 from opentelemetry.util.types import AttributeValue
@@ -15,6 +16,26 @@ from opentelemetry.util.types import AttributeValue
 Version = Literal["latest", "1.36"]
 OWN = "checkengine."
 EVALUATION = "gen_ai.evaluation.result"
+CACHED, OUTPUT, STEPS = "checkengine.cached_tokens", "checkengine.output_tokens", "checkengine.steps"
+
+
+class Phase(StrEnum):
+    """Spans below a request's. The conventions know none of what happens inside a model's server."""
+
+    TOKENISE = "tokenise"
+    SCHEDULE = "schedule"
+    """In the queue, from its arrival to its first step."""
+    CACHE_LOOKUP = "cache_lookup"
+    """Of that, in the prefix cache and the tiers behind it."""
+    PREFILL = "prefill"
+    """From the first step to the first token."""
+    DECODE = "decode"
+    GUARD = "guard"
+    """All turns of the guards and the recorder in its steps together."""
+    DETOKENISE = "detokenise"
+    """All its turns together."""
+    CAPTURE = "capture"
+    """From a finding to the bundle on the disk."""
 
 
 @dataclass(frozen=True, slots=True)

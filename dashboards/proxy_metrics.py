@@ -15,18 +15,12 @@ from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFam
 from prometheus_client.registry import Collector
 
 from checkengine.dashboards.metrics import INTER_TOKEN_BUCKETS, TTFT_BUCKETS, LabelCap
+from checkengine.dashboards.request_end import RequestEnd
 
 REQUEST_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 
 
-class Note(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def incident(self) -> str: ...
-
-
-class End(Protocol):
+class End(RequestEnd, Protocol):
     """As the proxy tells it when a request is over."""
 
     @property
@@ -34,21 +28,7 @@ class End(Protocol):
     @property
     def status(self) -> int | None: ...
     @property
-    def finish_reasons(self) -> tuple[str, ...]: ...
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def output_tokens(self) -> int: ...
-    @property
-    def cached_tokens(self) -> int: ...
-    @property
-    def ttft_seconds(self) -> float | None: ...
-    @property
     def total_seconds(self) -> float: ...
-    @property
-    def error(self) -> str | None: ...
-    @property
-    def note(self) -> Note | None: ...
 
 
 class ChunkWaits(Collector):

@@ -1,9 +1,8 @@
 """One OpenTelemetry span for each request, with the gen_ai.* attributes and without any content.
 
-A request has children of its own: tokenise, prefill (from its arrival to the first token: queue, look-up in the prefix
-cache and prefill), decode, and a capture where one was written of it. A finding becomes the event
-`gen_ai.evaluation.result` on the span of its request: what the guard says; what was done is an event of its own. Names
-are those of `conventions`.
+A request has a child for each of its phases (names in `conventions`), and a capture where one was written of it. A
+finding becomes the event `gen_ai.evaluation.result` on the span of its request: what the guard says; what was done is
+an event of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from opentelemetry.trace import TracerProvider as AnyProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from checkengine.dashboards.conventions import CONVENTIONS, EVALUATION, Version
+from checkengine.dashboards.conventions import CACHED, CONVENTIONS, EVALUATION, OUTPUT, STEPS, Phase, Version
+from checkengine.dashboards.request_end import PhaseTimes, RequestEnd
 from checkengine.guards.errors import UserError
 from checkengine.guards.events import ActionTaken, BundleWritten, Event, FindingRaised
 
@@ -68,30 +68,9 @@ class Start(Protocol):
     def traceparent(self) -> Mapping[str, str]: ...
 
 
-class Incident(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def incident(self) -> str: ...
-
-
-class End(Protocol):
+class End(RequestEnd, Protocol):
     @property
     def request(self) -> str: ...
-    @property
-    def finish_reasons(self) -> tuple[str, ...]: ...
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def output_tokens(self) -> int: ...
-    @property
-    def cached_tokens(self) -> int: ...
-    @property
-    def ttft_seconds(self) -> float | None: ...
-    @property
-    def error(self) -> str | None: ...
-    @property
-    def note(self) -> Incident | None: ...
 
 
 @dataclass(slots=True)
@@ -133,7 +112,7 @@ class RequestTraces:
             start_time=nanoseconds(begun),
         )
         if begun < now:
-            self._child(span, "tokenise", begun, now)
+            self._child(span, Phase.TOKENISE, begun, now)
         with self._lock:
             self._by_request[start.request] = _Open(span, start.sequences, now)
             self._by_sequence.update(dict.fromkeys(start.sequences, span))
@@ -176,9 +155,18 @@ class RequestTraces:
         """From its arrival to the first token, and from there to the end."""
         if end.ttft_seconds is None:
             return
-        first, now = known.arrived + end.ttft_seconds, self._clock()
-        self._child(known.span, "prefill", known.arrived, first, {"checkengine.cached_tokens": end.cached_tokens})
-        self._child(known.span, "decode", first, max(first, now), {"checkengine.output_tokens": end.output_tokens})
+        span, first = known.span, known.arrived + end.ttft_seconds
+        times: PhaseTimes | None = getattr(end, "phases", None)
+        admitted = known.arrived if times is None else min(known.arrived + times.queued, first)
+        self._child(span, Phase.PREFILL, admitted, first, {CACHED: end.cached_tokens})
+        self._child(span, Phase.DECODE, first, max(first, self._clock()), {OUTPUT: end.output_tokens})
+        if times is not None:
+            self._child(span, Phase.SCHEDULE, known.arrived, admitted)
+            looked = max(known.arrived, admitted - times.lookup)
+            self._child(span, Phase.CACHE_LOOKUP, looked, admitted, {CACHED: end.cached_tokens})
+            # Many short turns, one in each step: laid end to end from where the first of them was.
+            self._child(span, Phase.GUARD, admitted, admitted + times.guard, {STEPS: times.steps})
+            self._child(span, Phase.DETOKENISE, first, first + times.detokenise, {OUTPUT: end.output_tokens})
 
     def _remember_incident(self, event: FindingRaised, span: Span) -> None:
         with self._lock:
@@ -194,7 +182,7 @@ class RequestTraces:
         if known is not None:
             span, begun = known
             words: dict[str, AttributeValue] = {"checkengine.bundle.id": event.bundle}
-            self._child(span, "capture", begun, event.time, words | {"checkengine.incident.id": event.incident})
+            self._child(span, Phase.CAPTURE, begun, event.time, words | {"checkengine.incident.id": event.incident})
 
     def _child(
         self, span: Span, name: str, begin: float, end: float, attributes: Mapping[str, AttributeValue] | None = None

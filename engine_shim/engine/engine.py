@@ -18,6 +18,7 @@ from checkengine.engine_shim.engine.kv_memory import KVMemory
 from checkengine.engine_shim.engine.load import decoder, stop_tokens
 from checkengine.engine_shim.engine.null_shim import GuardedStep, NullShim, Shim
 from checkengine.engine_shim.engine.outlet import Outlet
+from checkengine.engine_shim.engine.phases import Stopwatch
 from checkengine.engine_shim.engine.probe import prepare
 from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNote, Output
 from checkengine.engine_shim.engine.runner import ModelRunner
@@ -177,14 +178,18 @@ class Engine:
             fault.strikes(batch, self.memory)
         if self.undo is not None:
             self.undo.save_from(batch.step, batch.slots, self.memory.tensors)
+        guarding = Stopwatch()
         with GuardedStep(self.shim, batch.record()) as step:
             logits = self.runner.forward(batch)
-            step.logits(logits)
+            with guarding:
+                step.logits(logits)
             tokens = sample_rows(logits, self._sampling_rows(scheduled, logits), self.faults)
-            for action in step.tokens(tokens):
+            with guarding:
+                actions = step.tokens(tokens)
+            for action in actions:
                 self.apply(action)
         self.steps += 1
-        return self._commit(scheduled, tokens)
+        return self._commit(scheduled, tokens, guarding.seconds)
 
     def _sampling_rows(self, scheduled: ScheduledStep, logits: torch.Tensor) -> list[SamplingRow]:
         rows: list[SamplingRow] = []
@@ -198,13 +203,14 @@ class Engine:
                 rows.append(SamplingRow(request.sampling, request.prompt_tokens, output, masked))
         return rows
 
-    def _commit(self, scheduled: ScheduledStep, tokens: Ints) -> list[Output]:
+    def _commit(self, scheduled: ScheduledStep, tokens: Ints, guard_seconds: float) -> list[Output]:
         outputs: list[Output | None] = []
         sampled = iter(tokens.tolist())
         counts, samples = scheduled.batch.query_lengths.tolist(), scheduled.batch.samples.tolist()
         for sequence, count, samples_now in zip(scheduled.sequences, counts, samples, strict=True):
             token = next(sampled) if samples_now else None
             self.scheduler.computed(sequence, count)
+            sequence.phases.stepped(guard_seconds)
             action = self._actions.get(sequence.name)
             if action is not None:
                 outputs.append(self._obey(sequence, action))
@@ -217,7 +223,8 @@ class Engine:
         sequence.tokens.append(token)
         outlet = self._outlets[sequence.name]
         ends = token in sequence.stop_tokens
-        outlet.push(token, silent=ends)
+        with sequence.phases.detokenise:
+            outlet.push(token, silent=ends)
         if ends or outlet.stopped:
             return self._finish(sequence, "stop")
         if sequence.output_length >= sequence.request.sampling.max_tokens or len(sequence.tokens) >= self.max_length:
@@ -228,8 +235,9 @@ class Engine:
     def _finish(self, sequence: LiveSequence, reason: str, note: IncidentNote | None = None) -> Output:
         self.scheduler.remove(sequence)
         del self._live[sequence.name]
-        tokens, text = self._outlets.pop(sequence.name).finish()
-        return Output(sequence.name, tokens, text, reason, note, sequence.cached_tokens)
+        with sequence.phases.detokenise:
+            tokens, text = self._outlets.pop(sequence.name).finish()
+        return Output(sequence.name, tokens, text, reason, note, sequence.cached_tokens, sequence.phases.times())
 
     # Actions
 
@@ -263,6 +271,7 @@ class Engine:
             sequence.request,
             sequence.tokens[: sequence.prompt_length + keep],
             sequence.stop_tokens,
+            phases=sequence.phases,
         )
         self._outlets[sequence.name].rewind(again.output)
         self._live[sequence.name] = again

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from checkengine.engine_shim.engine.phases import PhaseTimes
 from checkengine.engine_shim.engine.request import IncidentNote
 
 
@@ -38,6 +39,8 @@ class RequestEnd:
     error: str | None = None
     """Low-cardinality type, for example `cancelled` or `engine`."""
     note: IncidentNote | None = None
+    phases: PhaseTimes | None = None
+    """None where it was cancelled or refused."""
 
 
 class RequestObserver(Protocol):

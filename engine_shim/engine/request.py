@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from checkengine.engine_shim.engine.phases import PhaseTimes
+
 
 class SamplingParameters(BaseModel):
     """Temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and penalties 0 (repetition 1) are off."""
@@ -60,3 +62,5 @@ class Output:
     note: IncidentNote | None = None
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
+    phases: PhaseTimes | None = None
+    """With the last output."""

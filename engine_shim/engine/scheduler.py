@@ -8,7 +8,7 @@ recomputed later; what it has sampled stays.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,9 @@ class LowerTiers(Protocol):
         """Write the content of that id into a block of the engine's; False where it has none that is whole."""
 
     def forget(self, identity: bytes) -> None: ...
+
+    def pin(self, identities: Sequence[bytes]) -> None:
+        """They are about to be restored and give way to nothing until the next call."""
 
 
 class Scheduler:
@@ -142,7 +145,8 @@ class Scheduler:
     def _admit(self, counts: dict[LiveSequence, int], budget: int) -> None:
         while self.waiting and budget and self._tables.free_rows:
             sequence = self.waiting[0]
-            hits = self.cache.match(sequence.tokens) if self.use_prefix_cache else []
+            with sequence.phases.lookup:
+                hits = self.cache.match(sequence.tokens) if self.use_prefix_cache else []
             idle = sum(self.pool.holders(block) == 0 for _, block in hits)
             needed = -(-len(sequence.tokens) // self.block_size) - len(hits)
             while needed > self._available() - idle:
@@ -163,7 +167,9 @@ class Scheduler:
         sequence.block_ids = [identity for identity, _ in hits]
         sequence.computed = len(hits) * self.block_size
         if self._tiers is not None and self.use_prefix_cache:
-            self._restore(sequence, self._tiers)
+            with sequence.phases.lookup:
+                self._restore(sequence, self._tiers)
+        sequence.phases.admitted()
         self.cache.hit_tokens += sequence.computed
         if not sequence.begun:
             sequence.begun = True
@@ -173,7 +179,14 @@ class Scheduler:
     def _restore(self, sequence: LiveSequence, tiers: LowerTiers) -> None:
         """The prefix goes on in lower tiers: bring its blocks back one by one, up to the first that is not whole."""
         # At least one token is left to compute.
-        for identity in block_ids(sequence.tokens[:-1], self.block_size)[len(sequence.block_ids) :]:
+        wanted = block_ids(sequence.tokens[:-1], self.block_size)[len(sequence.block_ids) :]
+        # Room for one is made by giving up others, which may push the next one wanted out of host memory.
+        tiers.pin(wanted)
+        self._restore_in_order(sequence, tiers, wanted)
+        tiers.pin(())
+
+    def _restore_in_order(self, sequence: LiveSequence, tiers: LowerTiers, wanted: Sequence[bytes]) -> None:
+        for identity in wanted:
             if identity not in tiers:
                 return
             block = self._take(sequence.handle)

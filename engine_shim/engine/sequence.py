@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from checkengine.engine_shim.engine.phases import PhaseClock
 from checkengine.engine_shim.engine.request import GenerationRequest
 from checkengine.guards.step import SequenceStart
 
@@ -27,6 +28,7 @@ class LiveSequence:
     begun: bool = False
     poisoned: bool = False
     """Nothing of it may enter the prefix cache."""
+    phases: PhaseClock = field(default_factory=PhaseClock)
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from checkengine.engine_shim.engine.observer import RequestEnd
+from checkengine.engine_shim.engine.phases import PhaseTimes, merged
 from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNote, Output
 
 Kind = Literal["chat", "completion"]
@@ -24,6 +25,7 @@ class Choice:
     cached_tokens: int = 0
     finish: str | None = None
     note: IncidentNote | None = None
+    phases: PhaseTimes | None = None
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Answer:
         choice.cached_tokens = output.cached_tokens
         if output.finish is not None:
             choice.finish = self._finish_reason(output)
-            choice.note = output.note
+            choice.note, choice.phases = output.note, output.phases
         return choice
 
     def _finish_reason(self, output: Output) -> str:
@@ -98,6 +100,7 @@ class Answer:
             ttft_seconds,
             error,
             self._note(),
+            merged(choice.phases for choice in self.choices.values() if choice.phases is not None),
         )
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:

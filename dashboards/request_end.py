@@ -1,0 +1,46 @@
+"""What a server or a proxy tells when a request is over: numbers and names, never content."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Note(Protocol):
+    """What a client may know of an incident."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def incident(self) -> str: ...
+
+
+class RequestEnd(Protocol):
+    @property
+    def finish_reasons(self) -> tuple[str, ...]: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def ttft_seconds(self) -> float | None: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def note(self) -> Note | None: ...
+
+
+class PhaseTimes(Protocol):
+    """Seconds, as the embedded engine measures them."""
+
+    @property
+    def queued(self) -> float: ...
+    @property
+    def lookup(self) -> float: ...
+    @property
+    def guard(self) -> float: ...
+    @property
+    def detokenise(self) -> float: ...
+    @property
+    def steps(self) -> int: ...

@@ -88,7 +88,7 @@ class BlackBox:
             self._begin(worker)
             self._warm_up()
 
-    def before_step(self, worker: Any, scheduler_output: Any) -> None:
+    def between_steps(self, worker: Any, scheduler_output: Any) -> None:
         if self.recorder is None:
             self._begin(worker)
         assert self.recorder is not None
@@ -99,8 +99,12 @@ class BlackBox:
                 self.capture(order)
         while self._to_audit:
             self._audit(self._to_audit.popleft())
-        self.recorder.before_step(scheduler_output, orders.refill)
-        self._steps[orders.step] = self.recorder.ledger.last_step
+        self.recorder.refilling(orders.refill)
+
+    def before_step(self, worker: Any, scheduler_output: Any) -> None:
+        assert self.recorder is not None
+        self.recorder.before_step(scheduler_output)
+        self._steps[orders_of(scheduler_output).step] = self.recorder.ledger.last_step
         if len(self._steps) > self._recording.steps:
             del self._steps[next(iter(self._steps))]
 
@@ -166,10 +170,8 @@ class BlackBox:
     def _warm_up(self) -> None:
         """The undo ring's memory is allocated, and the compiled copies are there."""
         assert self.recorder is not None
-        if self.recorder.cache is not None and self.recorder.undo is not None:
-            nothing = np.zeros(1, np.int32)
-            self.recorder.undo.save(-1, nothing, self.recorder.cache.read_slots(nothing))
-            self.recorder.undo.clear(0)
+        if self.recorder.undo is not None:
+            self.recorder.undo.warm_up()
 
     def _audit(self, record: StepRecord) -> None:
         """Between two steps, as captures are taken."""

@@ -31,8 +31,9 @@ class BlockChains:
         self._loading: dict[str, tuple[int, int]] = {}
 
     def loads(self, request: str, first_token: int, count: int) -> None:
-        """vLLM has taken blocks for `count` tokens of the request that the connector brings."""
-        self._loading[request] = (first_token // self._size, -(-(first_token + count) // self._size))
+        """vLLM has taken blocks for `count` tokens of the request that the connector brings. A last block that it
+        brings a part of is filled up by the step and has no seal yet."""
+        self._loading[request] = (first_token // self._size, (first_token + count) // self._size)
 
     def step(self, scheduled: Any) -> tuple[list[Block], list[Block]]:
         """Of a SchedulerOutput: blocks that this step loads, and prompt blocks that are whole when it is done."""

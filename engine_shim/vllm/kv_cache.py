@@ -106,7 +106,7 @@ class PackedCache:
         self.shape = CacheShape(size, heads, width // 2, first.dtype)
         self.write = write
         self.places = places or learn_places(self.shape, write)
-        self._runs = layer_list([bits(layer, blocks, heads, self.shape.run) for layer in layers])
+        self.runs = layer_list([bits(layer, blocks, heads, self.shape.run) for layer in layers])
 
     @property
     def block_bytes(self) -> int:
@@ -124,7 +124,7 @@ class PackedCache:
         found = {}
         for name, places in ((KEY, self.places.keys), (VALUE, self.places.values)):
             out = torch.empty(shape, dtype=self.shape.dtype)
-            gather_slots(self._runs, slots, self.shape.block_size, places, out.view(self._integer).numpy())
+            gather_slots(self.runs, slots, self.shape.block_size, places, out.view(self.integer).numpy())
             found[name] = out
         return found
 
@@ -177,7 +177,7 @@ class PackedCache:
             self.write(full, full.clone(), self.layers[index], where)
 
     @property
-    def _integer(self) -> torch.dtype:
+    def integer(self) -> torch.dtype:
         return INTEGERS[self.shape.dtype.itemsize]
 
 

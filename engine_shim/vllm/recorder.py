@@ -3,6 +3,7 @@
 Contract with a worker class (threads: `before_step` and `ran` on the thread that runs the model, `after_step` on
 whichever learns the outcome, in the order of the steps):
 
+    recorder.refilling(blocks)                             # before blocks are overwritten between two steps
     recorder.before_step(scheduler_output)                 # before execute_model
     try: super().execute_model(scheduler_output)
     finally: recorder.ran()
@@ -24,10 +25,10 @@ from numpy.typing import NDArray
 from checkengine.engine_shim.vllm.generator import GeneratorRing
 from checkengine.engine_shim.vllm.kv_cache import PackedCache
 from checkengine.engine_shim.vllm.ledger import Ledger, Scheduled
-from checkengine.replay.record import Ints, StepRecord
+from checkengine.engine_shim.vllm.packed_undo import PackedUndo
+from checkengine.replay.record import StepRecord
 from checkengine.replay.recorder import Recorder
 from checkengine.replay.settings import RecorderSettings
-from checkengine.replay.undo import UndoRing
 
 logger = logging.getLogger("checkengine.vllm")
 
@@ -51,7 +52,9 @@ class StepRecorder:
         self.dropped = 0
         """Steps that could not be recorded."""
         self.recorder = Recorder(chosen.steps, chosen.bytes, chosen.checkpoint_every)
-        self.undo = UndoRing(chosen.undo_steps, chosen.undo_bytes) if cache is not None and chosen.undo_steps else None
+        self.undo: PackedUndo | None = None
+        if cache is not None and chosen.undo_steps:
+            self.undo = PackedUndo(cache, chosen.undo_steps, chosen.undo_bytes)
         self.generators = GeneratorRing(chosen.steps)
         self.cache = cache
         self.memory = threading.Lock()
@@ -68,15 +71,24 @@ class StepRecorder:
         """The newest step with an outcome; -1 where there is none."""
         return self.ledger.last_step - len(self._waiting)
 
-    def before_step(self, message: Any, refilled: Sequence[int] = ()) -> None:
-        """`message`: vLLM's SchedulerOutput, before the worker acts on it. `refilled`: blocks that are overwritten
-        between this call and the step (a quarantine's)."""
+    def refilling(self, blocks: Sequence[int]) -> None:
+        """Whole blocks are about to be overwritten (a quarantine's), which counts as the end of the step before: the
+        next one runs on what was put there."""
+        if self.off or self.undo is None or not blocks:
+            return
+        size = self.ledger.block_size
+        whole = np.array(blocks, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)
+        with self.memory:
+            self.undo.save(max(0, self.ledger.last_step), whole.ravel())
+
+    def before_step(self, message: Any) -> None:
+        """`message`: vLLM's SchedulerOutput, before the worker acts on it."""
         if self.off:
             return
         self.memory.acquire()
         self._running = True
         try:
-            self._before(message, refilled)
+            self._before(message)
         except Exception as error:
             self._switch_off(error)
 
@@ -116,27 +128,20 @@ class StepRecorder:
             self._waiting.popleft()
             self.dropped += 1
 
-    def _before(self, message: Any, refilled: Sequence[int]) -> None:
+    def _before(self, message: Any) -> None:
         scheduled = self.ledger.schedule(message)
         step = self.ledger.last_step if scheduled is not None else self.ledger.last_step + 1
         if self.undo is not None and changes_memory(message):
             self.undo.clear(step + 1)
-        if refilled:
-            size = self.ledger.block_size
-            whole = np.array(refilled, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)
-            self._save(step, whole.ravel().astype(np.int32))
         if scheduled is None:
             return
-        self._save(step, scheduled.slots)
+        if self.undo is not None:
+            self.undo.save(step, scheduled.slots)
         if scheduled.random:
             self.generators.note(step, self._generator_state())
         self._waiting.append(scheduled)
         if len(self._waiting) > MOST_WAITING:
             raise RuntimeError("steps run, and nobody tells their outcome")
-
-    def _save(self, step: int, slots: Ints) -> None:
-        if self.undo is not None and self.cache is not None:
-            self.undo.save(step, slots, self.cache.read_slots(slots))
 
     def _switch_off(self, error: Exception) -> None:
         """The books are wrong from here on: vLLM's messages tell changes only."""

@@ -9,21 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from checkengine.detectors.seal import Broken, Expected, Seal, SealError, diagnose, hash_tensor
+from checkengine.detectors.seal import Expected, Seal, SealError, diagnose, hash_tensor
 from checkengine.engine_shim.tiers.payload import BITS
 from checkengine.replay.bundle import DeploymentKey
+from checkengine.replay.transfer import DecodeRecord, Label, PrefillRecord, Transfer
 
 SUFFIX = ".seal"
 Hashes = NDArray[np.uint64]
+Vectors = Callable[[str, int, int, int], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +46,86 @@ def block_cells(cache: torch.Tensor, block: int) -> Hashes:
     return hash_tensor(np.ascontiguousarray(runs.swapaxes(0, 1))[None])
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The writer's record of a block: its seal, and the cells as they were handed to the transport."""
+
+    seal: Seal
+    sent: Mapping[str, Hashes] | None = None
+
+    def to_bytes(self) -> bytes:
+        """The seal's length, the seal, then that of what was sent where it was recorded and differs."""
+        seal = self.seal.to_bytes()
+        if self.sent is None:
+            return _UNKNOWN + seal
+        if all((self.sent[name] == self.seal.cells[name]).all() for name in self.sent):
+            return _EQUAL + seal
+        return _OTHER + len(seal).to_bytes(_LENGTH, "little") + seal + replace(self.seal, cells=self.sent).to_bytes()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Written:
+        """SealError for anything else."""
+        form, rest = data[:1], data[1:]
+        if form == _OTHER:
+            size = int.from_bytes(rest[:_LENGTH], "little")
+            seal, sent = rest[_LENGTH : _LENGTH + size], rest[_LENGTH + size :]
+            return Written(Seal.from_bytes(seal), Seal.from_bytes(sent).cells)
+        seal_alone = Seal.from_bytes(rest)
+        return Written(seal_alone, seal_alone.cells if form == _EQUAL else None)
+
+
+_LENGTH = 8
+_UNKNOWN, _EQUAL, _OTHER = b"\0", b"\1", b"\2"
+MOST_BYTES = 256 * 2**20
+
+
 class SealStore:
-    """A folder that the processes share; a file appears whole or not at all. Names are keyed hashes."""
+    """A folder that the processes share; a file appears whole or not at all. Names are keyed hashes, and what is in the
+    files is encrypted and authenticated with the deployment's key: hashes of content, and nobody else's seals."""
 
     def __init__(self, folder: Path, key: DeploymentKey) -> None:
         self.folder, self._key = folder, key
+        self._cipher = AESGCM(bytes.fromhex(key.digest("kv seal cipher", "0") + key.digest("kv seal cipher", "1")))
+        self.torn = 0
+        """Files that were there and not what this deployment wrote."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def put(self, identity: bytes, seal: Seal) -> None:
+    def put(self, identity: bytes, written: Written) -> None:
+        """OSError where the disk refuses it; no draft stays behind."""
+        path, nonce = self._path(identity), secrets.token_bytes(_NONCE)
         draft = self.folder / f"{secrets.token_hex(8)}.part"
-        draft.write_bytes(seal.to_bytes())
-        os.replace(draft, self._path(identity))
+        try:
+            draft.write_bytes(nonce + self._cipher.encrypt(nonce, written.to_bytes(), path.name.encode()))
+            os.replace(draft, path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
 
-    def get(self, identity: bytes) -> Seal | None:
-        """None where there is none, or where it is torn."""
-        with contextlib.suppress(OSError, SealError):
-            return Seal.from_bytes(self._path(identity).read_bytes())
+    def get(self, identity: bytes) -> Written | None:
+        """None where there is none, or where it is torn, or another deployment's."""
+        path = self._path(identity)
+        with contextlib.suppress(OSError):
+            if path.stat().st_size > MOST_BYTES:
+                self.torn += 1
+                return None
+            data = path.read_bytes()
+            try:
+                return Written.from_bytes(self._cipher.decrypt(data[:_NONCE], data[_NONCE:], path.name.encode()))
+            except (InvalidTag, SealError, ValueError):
+                self.torn += 1
         return None
 
+    def name(self, identity: bytes) -> str:
+        return self._key.digest("kv seal", identity.hex())
+
+    def label(self, identity: bytes) -> str:
+        return self._key.digest("kv label", identity.hex())
+
     def _path(self, identity: bytes) -> Path:
-        return self.folder / (self._key.digest("kv seal", identity.hex()) + SUFFIX)
+        return self.folder / (self.name(identity) + SUFFIX)
+
+
+_NONCE = 12
 
 
 @dataclass(slots=True)
@@ -68,7 +133,7 @@ class Arrival:
     """A block that is being loaded: its cells before the load, and as each layer arrived."""
 
     block: Block
-    before: dict[str, Hashes] = field(default_factory=dict)
+    before: dict[str, Hashes]
     arrived: dict[str, Hashes] = field(default_factory=dict)
 
 
@@ -80,25 +145,35 @@ class SealLedger:
         self._names = {layer: f"layer{index:04d}" for index, layer in enumerate(caches)}
         self._owner, self._writer = owner, writer
         self._arrivals: list[Arrival] = []
+        self._sending: dict[bytes, dict[str, Hashes]] = {}
         first = next(iter(caches.values()))
         self._dtype = str(first.dtype).removeprefix("torch.")
         self.sealed = self.checked = self.unsealed = 0
         """Blocks; `unsealed` are those that arrived without a seal and were taken as they are."""
 
+    def sending(self, layer: str, blocks: Sequence[Block]) -> None:
+        """The layer of these blocks is about to be handed to the transport."""
+        if (name := self._names.get(layer)) is not None:
+            for block in blocks:
+                cells = block_cells(self._caches[layer], block.number)
+                self._sending.setdefault(block.identity, {})[name] = cells
+
     def seal(self, blocks: Sequence[Block]) -> None:
+        """OSError where the store refuses it."""
+        sending, self._sending = self._sending, {}
         for block in blocks:
-            cells = {self._names[layer]: block_cells(cache, block.number) for layer, cache in self._caches.items()}
+            cells = self._cells(block)
             length = next(iter(cells.values())).shape[1]
-            seal = Seal(_stacked(cells), self._label(block), length, self._dtype, 0, self._owner, self._writer)
-            self._store.put(block.identity, seal)
+            label = self._store.label(block.identity)
+            seal = Seal(_stacked(cells), label, length, self._dtype, 0, self._owner, self._writer)
+            sent = sending.get(block.identity, {})
+            whole = len(sent) == len(self._caches)
+            self._store.put(block.identity, Written(seal, _stacked(sent) if whole else None))
             self.sealed += 1
 
     def expect(self, blocks: Sequence[Block]) -> None:
         """They are about to be loaded: their memory as it is now tells later what never came."""
-        self._arrivals = [Arrival(block) for block in blocks]
-        for arrival in self._arrivals:
-            for layer, cache in self._caches.items():
-                arrival.before[self._names[layer]] = block_cells(cache, arrival.block.number)
+        self._arrivals = [Arrival(block, self._cells(block)) for block in blocks]
 
     def arrived(self, layer: str) -> None:
         """The layer is about to be read."""
@@ -108,36 +183,52 @@ class SealLedger:
         for arrival in self._arrivals:
             arrival.arrived[name] = block_cells(self._caches[layer], arrival.block.number)
 
-    def verdicts(self) -> list[tuple[Block, Broken]]:
-        """Blocks of this step that broke their seal; the step's arrivals are then forgotten."""
+    def verdicts(self) -> list[tuple[Block, Transfer]]:
+        """Blocks of this step that broke their seal, on arrival or while the step read them; the step's arrivals are
+        then forgotten."""
         arrivals, self._arrivals = self._arrivals, []
         found = []
         for arrival in arrivals:
-            seal = self._store.get(arrival.block.identity)
-            if seal is None or len(arrival.arrived) < len(self._caches):
+            written = self._store.get(arrival.block.identity)
+            if written is None or len(arrival.arrived) < len(self._caches):
                 self.unsealed += 1
                 continue
             self.checked += 1
-            broken = self._diagnosed(seal, arrival)
-            if broken is not None:
-                found.append((arrival.block, broken))
+            transfer = self._diagnosed(written, arrival)
+            if transfer is not None:
+                found.append((arrival.block, transfer))
         return found
 
-    def _diagnosed(self, seal: Seal, arrival: Arrival) -> Broken | None:
-        expected = Expected(self._label(arrival.block), seal.length, seal.generation, self._owner, self._dtype)
+    def _diagnosed(self, written: Written, arrival: Arrival) -> Transfer | None:
+        seal, label = written.seal, self._store.label(arrival.block.identity)
+        expected = Expected(label, seal.length, seal.generation, self._owner, self._dtype)
+        arrived, before = _stacked(arrival.arrived), _stacked(arrival.before)
+        read = _stacked(self._cells(arrival.block))
+        vector = self._vectors(arrival.block)
+        broken = diagnose(seal, arrived, expected, before=before, vector=vector) or diagnose(
+            seal, read, expected, before=before, vector=vector
+        )
+        if broken is None:
+            return None
+        # The seal comes on a way of its own, authenticated: it is the writer's record.
+        sent = PrefillRecord(seal.writer, Label.of(seal), seal.cells, written.sent)
+        wanted = Label(label, seal.length, self._dtype, seal.generation, self._owner)
+        came = DecodeRecord(self._writer, wanted, Label.of(seal), seal.writer, seal.cells, arrived, read, before)
+        return Transfer(self._store.name(arrival.block.identity), broken, sent, came, time.time())
+
+    def _vectors(self, block: Block) -> Vectors:
         layers = list(self._caches.values())
 
         def vector(name: str, layer: int, token: int, head: int) -> NDArray[Any]:
             cache = layers[layer]
-            bits = cache[arrival.block.number].detach().cpu().view(BITS[cache.element_size()]).numpy()
+            bits = cache[block.number].detach().cpu().view(BITS[cache.element_size()]).numpy()
             found: NDArray[Any] = bits[head, token].reshape(-1)
             return found
 
-        arrived, before = _stacked(arrival.arrived), _stacked(arrival.before)
-        return diagnose(seal, arrived, expected, before=before, vector=vector)
+        return vector
 
-    def _label(self, block: Block) -> str:
-        return self._store._key.digest("kv label", block.identity.hex())
+    def _cells(self, block: Block) -> dict[str, Hashes]:
+        return {self._names[layer]: block_cells(cache, block.number) for layer, cache in self._caches.items()}
 
 
 def _stacked(cells: Mapping[str, Hashes]) -> dict[str, Hashes]:

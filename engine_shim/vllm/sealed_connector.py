@@ -18,6 +18,7 @@ import copy
 import functools
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,13 +33,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
 )
 
-from checkengine.detectors.seal import Broken
 from checkengine.engine_shim.spool import SpoolWriter
 from checkengine.engine_shim.vllm.block_chains import BlockChains
 from checkengine.engine_shim.vllm.seal_ledger import Block, SealLedger, SealStore
 from checkengine.guards.events import FindingRaised
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.bundle.privacy import deployment_key
+from checkengine.replay.transfer import KIND, Transfer, evidence_of, judge_transfer
+from checkengine.replay.transfer_file import write_transfer
 
 logger = logging.getLogger("vllm.checkengine")
 
@@ -67,6 +69,9 @@ class _Sealing:
         self._meta: SealedMetadata | None = None
         self._broken: set[int] = set()
         self._spool: SpoolWriter | None = None
+        self._captures = Path(extra["captures"]) if "captures" in extra else None
+        self._key = deployment_key()
+        self._boot = secrets.token_hex(4)
 
     # Scheduler
 
@@ -87,10 +92,9 @@ class _Sealing:
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         self.inner.register_kv_caches(kv_caches)
-        key = deployment_key()
-        store = SealStore(Path(self._extra["seals"]), key)
+        store = SealStore(Path(self._extra["seals"]), self._key)
         writer = f"{self._extra.get('name', 'vllm')}:{os.getpid()}"
-        self._ledger = SealLedger(store, kv_caches, key.digest("kv owner", ""), writer)
+        self._ledger = SealLedger(store, kv_caches, self._key.digest("kv owner", ""), writer)
         if "spool" in self._extra:
             self._spool = SpoolWriter(self._extra["spool"], replica=writer)
 
@@ -116,6 +120,12 @@ class _Sealing:
             ledger = self._ledger
             _guarded(lambda: ledger.arrived(layer_name), None)
 
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **keywords: Any) -> None:
+        if self._ledger is not None and self._meta is not None and self._meta.whole:
+            ledger, blocks = self._ledger, _blocks(self._meta.whole)
+            _guarded(lambda: ledger.sending(layer_name, blocks), None)
+        self.inner.save_kv_layer(layer_name, kv_layer, attn_metadata, **keywords)
+
     def wait_for_save(self) -> None:
         self.inner.wait_for_save()
         if self._ledger is not None:
@@ -127,24 +137,26 @@ class _Sealing:
 
     def _step_done(self) -> None:
         assert self._ledger is not None
-        for block, broken in self._ledger.verdicts():
+        for block, transfer in self._ledger.verdicts():
             self._broken.add(block.number)
-            self._tell(block, broken)
+            self._tell(block, transfer)
         if self._meta is not None:
             whole = [block for block in _blocks(self._meta.whole) if block.number not in self._broken]
             self._ledger.seal(whole)
 
-    def _tell(self, block: Block, broken: Broken) -> None:
+    def _tell(self, block: Block, transfer: Transfer) -> None:
+        verdict, broken = judge_transfer(transfer), transfer.broken
         logger.warning(
-            "checkengine: KV block %d arrived broken (%s, layer %d); vLLM is told that it did not load",
-            block.number, broken.kind, broken.layer,
+            "checkengine: KV block %d arrived broken (%s, layer %d; %s); vLLM is told that it did not load",
+            block.number, broken.kind, broken.layer, verdict.words,
         )  # fmt: skip
-        evidence: dict[str, float | int | bool] = {"block": block.number, "cells": broken.cells}
-        evidence |= {"layer": broken.layer, str(broken.kind).replace("'", "").replace(" ", "_"): True}
-        finding = Finding("kv.integrity", "", Severity.WARNING, 0, 0, "seal", evidence=evidence)
+        incident = f"kv-{self._boot}-{block.number}-{time.time_ns()}"
         if self._spool is not None:
-            incident = f"kv-{self._spool.boot}-{block.number}-{time.time_ns()}"
+            evidence = evidence_of(broken, block.number, verdict.side)
+            finding = Finding(KIND, "", Severity.WARNING, 0, 0, "seal", evidence=evidence)
             self._spool.handle(FindingRaised(finding, incident, time.time(), True))
+        if self._captures is not None:
+            write_transfer(transfer, self._captures, self._key, incident)
 
 
 def _blocks(pairs: list[tuple[bytes, int]]) -> list[Block]:

@@ -21,7 +21,10 @@ logger = logging.getLogger("vllm.checkengine")
 
 class WorkerListener(Protocol):
     """Sees what a worker is told and what it computed, in its own process: the black box is one. What it raises
-    switches it off after the third time in a row; serving goes on."""
+    switches it off after the third time in a row; serving goes on. A method that it lacks is left out."""
+
+    def between_steps(self, worker: Any, scheduler_output: Any) -> None:
+        """Before blocks are refilled, and before `before_step`."""
 
     def before_step(self, worker: Any, scheduler_output: Any) -> None:
         """Before `execute_model` touches anything."""
@@ -70,9 +73,11 @@ class Observer:
         self._off = orders.off
         # The black box first: what is refilled is the evidence of what it is told to capture.
         if not self._off:
-            self._tell("before_step", worker, scheduler_output)
+            self._tell("between_steps", worker, scheduler_output)
         if orders.refill:
             self._refilling.run(refill_blocks, worker.model_runner, list(orders.refill))
+        if not self._off:
+            self._tell("before_step", worker, scheduler_output)
         self._spent(started)
 
     def forward_done(self, worker: Any) -> None:
@@ -152,8 +157,10 @@ class Observer:
     def _tell(self, name: str, *arguments: Any) -> None:
         for listener in self.listeners:
             key = id(listener), name
-            part = self._parts.setdefault(key, Part(f"{type(listener).__name__}.{name}"))
-            part.run(getattr(listener, name), *arguments)
+            if (part := self._parts.get(key)) is None:
+                part = self._parts[key] = Part(f"{type(listener).__name__}.{name}")
+            if (call := getattr(listener, name, None)) is not None:
+                part.run(call, *arguments)
 
 
 class ObservingWorker:

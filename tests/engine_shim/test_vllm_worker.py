@@ -193,8 +193,10 @@ def test_blocks_are_refilled_before_the_step_and_after_the_black_box_has_seen_th
     seen: list[list[int]] = []
 
     class Listener:
-        def before_step(self, worker: Any, message: Any) -> None:
+        def between_steps(self, worker: Any, message: Any) -> None:
             seen.append(list(runner.zeroed))
+
+        before_step = between_steps
 
         def raw_logits(self, worker: Any, logits: torch.Tensor) -> None: ...
 
@@ -204,7 +206,7 @@ def test_blocks_are_refilled_before_the_step_and_after_the_black_box_has_seen_th
     message = SimpleNamespace()
     attach(message, ToWorkers(4, (7, 9)))
     made.execute_model(message)
-    assert seen == [[]]
+    assert seen == [[], [7, 9]], "captured before the refill, and recorded after it"
     assert runner.zeroed == [7, 9]
 
 

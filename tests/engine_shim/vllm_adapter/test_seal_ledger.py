@@ -13,6 +13,7 @@ from checkengine.engine_shim.engine.prefix_cache import block_ids
 from checkengine.engine_shim.vllm.block_chains import BlockChains
 from checkengine.engine_shim.vllm.seal_ledger import Block, SealLedger, SealStore
 from checkengine.replay.bundle import DeploymentKey
+from checkengine.replay.transfer import Side, judge_transfer
 
 KEY = DeploymentKey(bytes(32))
 BLOCKS, HEADS, TOKENS, WIDTH, LAYERS = 6, 3, 16, 32, 4
@@ -82,11 +83,12 @@ def written_late(blocks, old):
 )
 def test_a_block_that_breaks_between_two_processes_is_named_by_what_broke_it(tmp_path, damage, kind):
     verdicts, _ = transfer(tmp_path, damage)
-    assert [(block, broken.kind) for block, broken in verdicts] == [(TAKEN, kind)]
+    assert [(block, way.broken.kind) for block, way in verdicts] == [(TAKEN, kind)]
 
 
 def test_a_flipped_bit_is_placed_in_layer_head_and_place(tmp_path):
-    ((_, broken),), _ = transfer(tmp_path, flip)
+    ((_, way),), _ = transfer(tmp_path, flip)
+    broken = way.broken
     assert (broken.layer, broken.token, broken.head, broken.flip.byte, broken.flip.bit) == (2, 5, 1, 28, 4)
 
 
@@ -114,9 +116,84 @@ def test_a_seals_file_name_tells_nothing_without_the_key(tmp_path):
 def a_seal(folder: Path):
     store = SealStore(folder / "own", KEY)
     SealLedger(store, caches(1), "owner", "prefill").seal([SENT])
-    seal = store.get(SENT.identity)
-    assert seal is not None
-    return seal
+    written = store.get(SENT.identity)
+    assert written is not None
+    return written
+
+
+def sides(folder: Path, *, sending=lambda cache: None, arriving=lambda cache: None, reading=lambda cache: None):
+    """A block's whole way between two processes, each struck where it is told to be; the verdict on it."""
+    sender, receiver = caches(1), caches(2)
+    writer = SealLedger(SealStore(folder, KEY), sender, "owner", "prefill")
+    sent = {}
+    for layer, cache in sender.items():
+        writer.sending(layer, [SENT])
+        sent[layer] = cache[SENT.number].clone()
+    sending(sender["model.layers.2"][SENT.number])
+    writer.seal([SENT])
+    ledger = SealLedger(SealStore(folder, KEY), receiver, "owner", "decode")
+    ledger.expect([TAKEN])
+    for layer, cache in receiver.items():
+        cache[TAKEN.number] = sent[layer]
+    arriving(receiver["model.layers.2"][TAKEN.number])
+    for layer in receiver:
+        ledger.arrived(layer)
+    reading(receiver["model.layers.2"][TAKEN.number])
+    return [judge_transfer(way) for _, way in ledger.verdicts()]
+
+
+@pytest.mark.parametrize(
+    ("struck", "side"),
+    [("sending", Side.PREFILL), ("arriving", Side.TRANSPORT), ("reading", Side.DECODE)],
+)
+def test_the_side_of_a_transfer_that_broke_the_block_is_named(tmp_path, struck, side):
+    (verdict,) = sides(tmp_path, **{struck: lambda cache: cache.view(torch.int32).bitwise_xor_(1 << 7)})
+    assert verdict.side is side
+
+
+def test_a_whole_transfer_with_all_records_accuses_nobody(tmp_path):
+    assert sides(tmp_path) == []
+
+
+def test_a_writer_that_recorded_no_sending_leaves_a_broken_arrival_untold(tmp_path):
+    ((_, way),), _ = transfer(tmp_path, flip)
+    assert way.prefill.sent is None
+    assert judge_transfer(way).side is Side.UNTOLD
+
+
+@pytest.mark.parametrize("content", [b"", b"x", bytes(4096), b"\xff" * 100_000, '{"ß": "字"}'.encode()])
+def test_a_hostile_seal_file_is_no_seal_and_is_counted(tmp_path, content):
+    store = SealStore(tmp_path, KEY)
+    store.put(SENT.identity, a_seal(tmp_path))
+    (file,) = tmp_path.glob("*.seal")
+    file.write_bytes(content)
+    assert store.get(SENT.identity) is None
+    assert store.torn == 1
+
+
+def test_another_blocks_seal_under_this_ones_name_is_no_seal(tmp_path):
+    store = SealStore(tmp_path, KEY)
+    store.put(SENT.identity, a_seal(tmp_path))
+    store.put(b"another", a_seal(tmp_path))
+    one, other = sorted(tmp_path.glob("*.seal"))
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+    assert (store.get(SENT.identity), store.get(b"another")) == (None, None)
+
+
+def test_a_seal_file_holds_no_hash_in_the_clear(tmp_path):
+    written = a_seal(tmp_path)
+    SealStore(tmp_path, KEY).put(SENT.identity, written)
+    (file,) = tmp_path.glob("*.seal")
+    assert written.seal.cells["kv"][0, 0].tobytes() not in file.read_bytes()
+
+
+def test_a_block_of_which_a_transfer_brings_a_part_is_not_checked_against_the_whole_ones_seal():
+    tokens, chains = list(range(40)), BlockChains(8)
+    chains.loads("a", 0, 20)
+    loading, _ = chains.step(scheduled(new=[("a", tokens, [7, 3, 5, 6, 9], 20)], counts={"a": 20}))
+    assert [block.number for block in loading] == [7, 3]
 
 
 def scheduled(new=(), cached=(), counts=None, finished=()):

@@ -80,10 +80,14 @@ class Run:
         message, expected = self.traffic.step()
         self.messages += 1
         attach(message, ToWorkers(self.messages, refill, (order,) if order else ()))
-        self.box.before_step(self.worker, message)
+        self.box.between_steps(self.worker, message)
         for block in refill:
             for cache in self.caches:
                 cache[block] = 0
+        if refill:
+            # What is refilled counts as the end of the step before.
+            self.after[-1:] = [[cache.clone() for cache in self.caches]]
+        self.box.before_step(self.worker, message)
         slots = [slot for slots in expected.slots.values() for slot in slots]
         for cache in self.caches:
             where = torch.tensor(slots, dtype=torch.long)
@@ -146,6 +150,7 @@ def test_the_finding_of_a_capture_names_the_recorded_step_and_not_the_messages_n
         run.step()
     empty = Message()
     attach(empty, ToWorkers(99, (), ()))
+    run.box.between_steps(run.worker, empty)
     run.box.before_step(run.worker, empty)
     run.messages = 99
     run.step()
@@ -207,6 +212,7 @@ def test_fingerprints_come_from_the_workers_reading() -> None:
     while len(message.num_scheduled_tokens) != 2:
         run.traffic = Traffic(run.traffic.random.randrange(10**6), SIZE, BLOCKS)
         message, _ = run.traffic.step()
+    run.box.between_steps(run.worker, message)
     run.box.before_step(run.worker, message)
     rows, tokens = run.traffic.outcome(message)
     reading = StepReading(tuple(rows), np.arange(2, dtype=np.int32), stats)  # type: ignore[arg-type]

@@ -31,6 +31,8 @@ class WebhookSettings(Section):
     """Private networks that may be sent to, for example 10.0.0.0/8; others are refused, whatever the name says."""
     dashboard_url: str = Field("", pattern="^(https?://.+)?$")
     """Of checkengine's dashboard, for links."""
+    directory: Path | None = None
+    """Where messages wait and survive a restart; by default `webhooks` in the directory of the spool."""
     most_waiting: int = Field(1000, ge=1)
     """Messages that wait for a receiver; one that comes beyond is dropped and counted."""
 

@@ -1,7 +1,7 @@
 """Incidents told to whoever listens: queued, signed, sent again with growing pauses, given up after a day.
 
-Limits: the queue is in memory and bounded; what waits when the process dies is not sent. One thread sends, so a
-receiver that hangs delays the others by its timeout.
+Limits: the queue is bounded. With a mailbox it survives the death of the process. One thread sends, so a receiver that
+hangs delays the others by its timeout.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from checkengine.dashboards.mailbox import Letter, Mailbox
 from checkengine.dashboards.safe_post import Answer, Network, RefusedAddressError, Target, post
 from checkengine.dashboards.webhook_format import Alert, payload, secret_bytes, signed_headers
 from checkengine.guards.events import Event, FindingRaised
@@ -73,11 +74,13 @@ class Webhooks:
         external_url: str = "",
         allowed: Sequence[Network] = (),
         most_waiting: int = MOST_WAITING,
+        mailbox: Mailbox | None = None,
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
         send: Send | None = None,
     ) -> None:
-        """`external_url`: of checkengine's dashboard; `allowed`: networks that may be sent to although private."""
+        """`external_url`: of checkengine's dashboard; `allowed`: networks that may be sent to although private;
+        `mailbox` keeps what waits, and what earlier processes left there is sent as well."""
         self._receivers, self._external_url = tuple(receivers), external_url.rstrip("/")
         self._most, self._clock, self._chance = most_waiting, clock, chance
         self._send = send or (
@@ -90,6 +93,9 @@ class Webhooks:
         self._stopped = False
         self.counts: Counter[str] = Counter({"delivered": 0, "failed": 0, "dropped": 0, "retried": 0})
         """By outcome; failed is given up, dropped found the queue full."""
+        self._mailbox = mailbox
+        for letter in mailbox.inherit(most_waiting) if mailbox is not None else ():
+            self._inherit(letter)
 
     def handle(self, event: Event) -> None:
         """Event of the bus: the first finding of an incident."""
@@ -113,6 +119,8 @@ class Webhooks:
                     self.counts["dropped"] += 1
                     continue
                 message = Message(now, next(self._numbers), receiver, body, f"msg_{uuid.uuid4().hex}", now)
+                if self._mailbox is not None:
+                    self._mailbox.put(Letter(message.identifier, receiver.name, body, now))
                 heapq.heappush(self._waiting, message)
             self._wake.notify()
 
@@ -121,7 +129,7 @@ class Webhooks:
         return len(self._waiting)
 
     def run(self) -> None:
-        """Send what is due until `stop`; then one attempt at what waits."""
+        """Send what is due until `stop`; then one attempt at what waits. What a mailbox keeps is not given up then."""
         while (message := self._next()) is not None:
             self.attempt(message)
         for message in self._drain():
@@ -157,6 +165,7 @@ class Webhooks:
     def _judge(self, message: Message, answer: Answer) -> None:
         if 200 <= answer.status < 300:
             self.counts["delivered"] += 1
+            self._forget(message)
         elif answer.status >= 500 or answer.status in RETRIED:
             self._again(message, f"status {answer.status}", answer.retry_after)
         else:
@@ -169,6 +178,8 @@ class Webhooks:
         pause *= 0.5 + self._chance()
         if retry_after.isdigit():
             pause = max(pause, min(float(retry_after), LONGEST_PAUSE))
+        if self._stopped and self._mailbox is not None:
+            return
         if now + pause - message.born > GIVE_UP or self._stopped:
             self._give_up(message, reason)
             return
@@ -179,8 +190,27 @@ class Webhooks:
 
     def _give_up(self, message: Message, reason: str) -> None:
         self.counts["failed"] += 1
+        self._forget(message)
         name, attempts = message.receiver.name, message.attempts
         logger.error("webhook %s is given up after %d attempts: %s", name, attempts, reason)
+
+    def _forget(self, message: Message) -> None:
+        if self._mailbox is not None:
+            self._mailbox.remove(message.identifier)
+
+    def _inherit(self, letter: Letter) -> None:
+        """A message that an earlier process had not delivered, under its old id."""
+        for receiver in self._receivers:
+            if receiver.name == letter.receiver:
+                number, now = next(self._numbers), self._clock()
+                heapq.heappush(
+                    self._waiting, Message(now, number, receiver, letter.body, letter.identifier, letter.born)
+                )
+                return
+        self.counts["failed"] += 1
+        logger.error("a webhook for %s was left, and there is no such receiver now: it is given up", letter.receiver)
+        if self._mailbox is not None:
+            self._mailbox.remove(letter.identifier)
 
     def _next(self) -> Message | None:
         with self._wake:

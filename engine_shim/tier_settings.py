@@ -17,9 +17,14 @@ class TierSettings(Section):
     disk_bytes: int = Field(0, ge=0)
     """Disk for blocks that host memory has no room for."""
     directory: Path = Path("checkengine-kv")
-    """Of the disk tier. Several engines of one model may share it; blocks are encrypted with the key of this
+    """Of the disk tier and of captures. Several engines of one model may share it; blocks are encrypted with the key of this
     deployment, since KV bytes are content."""
     keep_hours: float = Field(24.0, gt=0)
     """Blocks on disk that nobody has asked for since then are deleted."""
     prefetch_bytes: int = Field(64 * 2**20, ge=0)
     """Blocks that one hint may bring from disk to host memory."""
+    pipelined: bool = False
+    """Seal a block on another thread while the next one is copied: for machines with a core that nothing else needs."""
+    captures: bool = True
+    """Keep both sides' records of a block that broke its seal, as keyed hashes, in `transfers` of `directory`:
+    `checkengine replay FILE` tells which side broke it."""

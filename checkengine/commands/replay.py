@@ -24,7 +24,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def replay(
-    bundle: str | None = typer.Argument(None, help="A bundle's directory or URL."),
+    bundle: str | None = typer.Argument(None, help="A bundle's directory or URL, or the file of a KV transfer."),
     store: str | None = typer.Option(None, help="Directory or URL of bundles; with --incident, instead of BUNDLE."),
     incident: str | None = typer.Option(None, help="The incident whose first bundle is replayed."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a summary."),
@@ -67,6 +67,10 @@ def replay(
 
         def run() -> int:
             path = located(bundle, store, incident, Path(fetched))
+            if path.suffix == ".transfer":
+                from checkengine.commands.replay_transfer import examine_transfer
+
+                return examine_transfer(path, as_json)
             if matrix:
                 from checkengine.commands.replay_matrix import matrix_of
                 from checkengine.replay.matrix import SSH

@@ -27,29 +27,49 @@ def figures(*, quick: bool = False) -> list[dict[str, Any]]:
     if (found := importlib.util.find_spec("vllm")) is None or found.origin is None:
         raise UserError("this drill needs vLLM in the same environment; docs/vllm.md says how (make vllm-setup)")
     with tempfile.TemporaryDirectory() as folder:
-        clean = process("prefill", Path(folder))["clean"]
+        written = process("prefill", Path(folder))
         answers = process("decode", Path(folder))
         told = findings(Path(folder) / "spool-decode")
-    return judged(clean, answers, told)
+        sides = replayed(Path(folder) / "transfers")
+    return judged(written, answers, told, sides)
 
 
-def judged(clean: list[int], answers: Mapping[str, Any], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`told` are the kv.integrity findings in the order in which the faults were planted."""
+def judged(
+    written: Mapping[str, Any], answers: Mapping[str, Any], told: list[dict[str, Any]], sides: list[str]
+) -> list[dict[str, Any]]:
+    """`told` are the kv.integrity findings and `sides` what a replay of each one's records says, in the order in which
+    the faults came. Faults are named `class, side`; `written` are the answers of the prefilling process."""
     faults = [name for name in answers if f"{name} struck" in answers]
-    struck = sum(bool(answers[f"{name} struck"]) for name in faults)
-    named = sum(name.replace(" ", "_") in evidence for name, evidence in zip(faults, told, strict=False))
-    equal = sum(answers[name] == clean for name in faults)
-    of = f"share of {len(faults)}: {', '.join(faults)}"
+    names = [name.partition(", ")[0] for name in faults]
+    own = [name.partition(", ")[2] for name in faults]
+    struck = sum(bool({**answers, **written}[f"{name} struck"]) for name in faults)
+    named = sum(name.replace(" ", "_") in evidence for name, evidence in zip(names, told, strict=False))
+    right = sum(side == wanted for side, wanted in zip(sides, own, strict=False))
+    equal = sum(answers[name] == written.get(name, written["clean"]) for name in faults)
+    of = f"share of {len(faults)}: {'; '.join(faults)}"
+    most = max(len(faults), len(told))
     return [
         figure("kv-transfer.faults that struck", struck / len(faults), of, 1, at_least=True),
+        figure("kv-transfer.caught and named, nothing else told", named / most, of, 1, at_least=True),
         figure(
-            "kv-transfer.caught and named, nothing else told", named / max(len(faults), len(told)), of, 1, at_least=True
+            "kv-transfer.side that broke it named by the replay of both sides' records",
+            right / max(len(faults), len(sides)), of, 1, at_least=True,
         ),
         figure("kv-transfer.answers equal to the clean run's", equal / len(faults), of, 1, at_least=True),
         figure(
-            "kv-transfer.clean transfer, answer equal", float(answers["clean"] == clean), "share of 1", 1, at_least=True
+            "kv-transfer.clean transfer, answer equal", float(answers["clean"] == written["clean"]), "share of 1", 1,
+            at_least=True,
         ),
-    ]
+    ]  # fmt: skip
+
+
+def replayed(folder: Path) -> list[str]:
+    """What the records of both sides say, the oldest first."""
+    from checkengine.replay.transfer import judge_transfer
+    from checkengine.replay.transfer_file import SUFFIX, read_transfer
+
+    found = sorted((read_transfer(path) for path in folder.glob(f"*{SUFFIX}")), key=lambda each: each.time)
+    return [str(judge_transfer(each).side) for each in found]
 
 
 def process(role: str, folder: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 from checkengine.benchmarks.figure import figure
 from checkengine.engine_shim.engine.engine import Engine
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
+from checkengine.engine_shim.engine.tier_seam import CAPTURES
 from checkengine.engine_shim.settings import EngineSettings
 from checkengine.engine_shim.tier_settings import TierSettings
 from checkengine.engine_shim.tiers import FaultyMove, TieredBlocks
-from checkengine.engine_shim.tiers.moves import PLANTED
+from checkengine.engine_shim.tiers.moves import PLANTED, Planted, sides_of
 from checkengine.guards.finding import Finding
 from checkengine.motion.lru import TRACE, lecture_hits, mooncake_hits
 from checkengine.motion.seal_speed import seal_figures
+from checkengine.replay.transfer import Side, judge_transfer
+from checkengine.replay.transfer_file import SUFFIX, read_transfer
 from checkengine.tiny import tiny_model
 
 BLOCK = 8
@@ -48,20 +52,38 @@ def figures(*, quick: bool = False, data: Path | None = None) -> list[dict[str, 
 
 
 def planted_figures(seeds: int) -> list[dict[str, Any]]:
-    """Every class in every place of a conversation's five blocks."""
-    caught = equal = early = cases = 0
-    for planted in PLANTED:
+    """Every class on every side that it can strike on, in every place of a conversation's five blocks."""
+    caught = equal = early = cases = sided = 0
+    for planted, side in ((each, side) for each in PLANTED for side in sides_of(each)):
         for seed in range(seeds):
-            told, answer, clean, strike, cached = planted_run(planted, seed)
+            found = planted_run(planted, seed, side)
             cases += 1
-            caught += _named(told, planted)
-            equal += answer == clean
-            early += cached == BLOCK * strike
+            caught += _named(found.told, planted)
+            sided += found.sides == [side]
+            equal += found.answer == found.clean
+            early += found.cached == BLOCK * found.struck
+    of = f"share of {cases}"
     return [
-        figure("tiers.broken blocks caught and named", caught / cases, f"share of {cases}", 1, at_least=True),
-        figure("tiers.refused before the first token", early / cases, f"share of {cases}", 1, at_least=True),
-        figure("tiers.answers equal to the clean run's", equal / cases, f"share of {cases}", 1, at_least=True),
+        figure("tiers.broken blocks caught and named", caught / cases, of, 1, at_least=True),
+        figure(
+            "tiers.side that broke it named by the replay of both sides' records", sided / cases, of, 1, at_least=True
+        ),
+        figure("tiers.refused before the first token", early / cases, of, 1, at_least=True),
+        figure("tiers.answers equal to the clean run's", equal / cases, of, 1, at_least=True),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedRun:
+    told: list[Finding]
+    sides: list[Side]
+    """As the captures of this run tell them when they are read again."""
+    answer: list[int]
+    clean: list[int]
+    struck: int
+    """The broken block's number."""
+    cached: int
+    """Prompt tokens taken from a tier."""
 
 
 def _named(told: list[Finding], planted: str) -> bool:
@@ -69,21 +91,25 @@ def _named(told: list[Finding], planted: str) -> bool:
     return len(told) == 1 and bool(told[0].evidence.get(wanted))
 
 
-def planted_run(planted: Any, seed: int) -> tuple[list[Finding], list[int], list[int], int, int]:
-    """Findings, the answer, the clean run's, the struck block's number and the prompt tokens taken from a tier."""
+def planted_run(planted: Planted, seed: int, side: Side | None = None) -> PlantedRun:
+    """A conversation comes back from host memory, and one of its blocks breaks on the way."""
     strike = seed % 5
     with tempfile.TemporaryDirectory() as folder:
         tiers = TierSettings(host_bytes=1 << 20, directory=Path(folder))
         settings = EngineSettings(block_size=BLOCK, blocks=9, threads=1, tiers=tiers)
         engine, clean = Engine(_tiny(), None, settings), {}
+        seam = _seam(engine)
         told: list[Finding] = []
+        seam.tell = told.append
+        seam.blocks.move = FaultyMove(planted, strike, seed, side)
         for name in NAMES:
             clean[name] = serve(engine, name, conversation(name))[0]
-        seam = _seam(engine)
-        seam.tell = told.append
-        seam.blocks.move = FaultyMove(planted, strike, seed)
         answer, cached, _ = serve(engine, NAMES[0], conversation(NAMES[0]))
-        return told, answer, clean[NAMES[0]], strike, cached
+        records = [read_transfer(path) for path in (Path(folder) / CAPTURES).glob(f"*{SUFFIX}")]
+        sides = [judge_transfer(record).side for record in records]
+        # A conversation's last block is given up first.
+        struck = CONVERSATION // BLOCK - 1 - strike if side is Side.PREFILL else strike
+        return PlantedRun(told, sides, answer, clean[NAMES[0]], struck, cached)
 
 
 def _seam(engine: Engine) -> Any:

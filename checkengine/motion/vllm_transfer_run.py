@@ -1,7 +1,8 @@
 """One vLLM process of the transfer drill: `vllm_transfer_run prefill|decode FOLDER`; prints answers as JSON.
 
-The decoding process serves each prompt once clean and once for every fault, each time with its own cache emptied, so
-that the prompt's blocks come through the connector.
+The decoding process serves its prompt once clean and once for every fault, each time with its own cache emptied, so
+that the prompt's blocks come through the connector. Each fault of the prefill side has a prompt of its own, which the
+prefilling process serves first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import os
 import sys
 from pathlib import Path
 
-FAULTS = ("bit flip", "swapped layers", "read before ready", "late write", "short restore")
+TRANSPORT = ("bit flip", "swapped layers", "read before ready", "late write", "short restore")
+SIDES = ("bit flip", "late write")
+"""What strikes on either side as well."""
 TEXT = "The lighthouse keeper wrote in his log every evening: wind from the west, sea calm, two ships passed. "
 
 
@@ -36,6 +39,7 @@ def main() -> None:
             "connector": inner,
             "seals": str(folder / "seals"),
             "spool": str(folder / f"spool-{role}"),
+            "captures": str(folder / "transfers"),
             "name": role,
         },
     }
@@ -45,16 +49,25 @@ def main() -> None:
     )  # fmt: skip
     sampling = SamplingParams(temperature=0, max_tokens=12)
 
-    def answer() -> list[int]:
-        return list(model.generate(TEXT * 8, sampling, use_tqdm=False)[0].outputs[0].token_ids)
+    def answer(text: str = TEXT * 8) -> list[int]:
+        return list(model.generate(text, sampling, use_tqdm=False)[0].outputs[0].token_ids)
+
+    def struck(name: str, side: str) -> None:
+        planted = folder / "fault"
+        if role == side or side == "transport":
+            planted.write_text(json.dumps([name, side]))
+        key = f"{name}, {side}"
+        answers[key] = answer(f"{key}. {TEXT * 8}" if side == "prefill" else TEXT * 8)
+        answers[f"{key} struck"] = [] if planted.exists() else [1]
 
     answers = {"clean": answer()}
     if role == "decode":
-        for fault in FAULTS:
-            model.reset_prefix_cache()
-            (folder / "fault").write_text(json.dumps(fault))
-            answers[fault] = answer()
-            answers[f"{fault} struck"] = [] if (folder / "fault").exists() else [1]
+        for side, names in (("transport", TRANSPORT), ("decode", SIDES)):
+            for name in names:
+                model.reset_prefix_cache()
+                struck(name, side)
+    for name in SIDES:
+        struck(name, "prefill")
     print("ANSWERS " + json.dumps(answers))
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from checkengine.detectors.seal import Broken
 from checkengine.engine_shim.engine.environment import config_digest, weights_digest
 from checkengine.engine_shim.engine.prefix_cache import block_ids
 from checkengine.engine_shim.tiers import DiskTier, HostTier, TieredBlocks
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.bundle.privacy import deployment_key
+from checkengine.replay.transfer import KIND, Transfer, evidence_of, judge_transfer
+from checkengine.replay.transfer_file import write_transfer
 
 if TYPE_CHECKING:
     from checkengine.engine_shim.engine.engine import Engine
 
-KIND = "kv.integrity"
+CAPTURES = "transfers"
+"""Folder within that of the tiers."""
+
+logger = logging.getLogger("checkengine.tiers")
 
 
 class TierSeam:
@@ -25,6 +32,10 @@ class TierSeam:
         self.blocks = blocks
         self.tell: Callable[[Finding], object] = lambda finding: None
         """Hears of a block that was refused, on the engine's thread."""
+        chosen = engine.settings.tiers
+        self.captures = chosen.directory / CAPTURES if chosen.captures else None
+        """Where both sides' records of a broken transfer are kept; None keeps none."""
+        self._key = deployment_key()
         self._engine = engine
         blocks.refuse = self._refused
 
@@ -43,6 +54,9 @@ class TierSeam:
     def forget(self, identity: bytes) -> None:
         self.blocks.forget(identity)
 
+    def pin(self, identities: Sequence[bytes]) -> None:
+        self.blocks.pin(identities)
+
     def prefetch(self, tokens: Sequence[int]) -> bool:
         """A conversation may be opened again soon: bring its blocks nearer. From any thread; never waits."""
         return self.blocks.prefetch(block_ids(tokens[:-1], self._engine.settings.block_size))
@@ -51,19 +65,23 @@ class TierSeam:
         self.blocks.flush()
         self.blocks.close()
 
-    def _refused(self, broken: Broken, block: int) -> None:
-        evidence: dict[str, float | int | bool] = {
-            "cells": broken.cells,
-            "layer": broken.layer,
-            "position": broken.token,
-            "head": broken.head,
-            "block": block,
-        }
-        evidence[str(broken.kind).replace("'", "").replace(" ", "_")] = True
-        if broken.flip is not None:
-            evidence |= {"byte": broken.flip.byte, "bit": broken.flip.bit}
+    def _refused(self, transfer: Transfer, block: int) -> None:
+        evidence = evidence_of(transfer.broken, block, judge_transfer(transfer).side)
         name = self._engine.sequence_of(block)
         self.tell(Finding(KIND, name, Severity.WARNING, self._engine.steps, 0, "seal", evidence=evidence))
+        self._capture(transfer)
+
+    def _capture(self, transfer: Transfer) -> None:
+        if self.captures is None:
+            return
+        name = f"{time.time_ns()}-{secrets.token_hex(4)}"
+        try:
+            logger.info(
+                "both sides' records of a broken KV block are in %s",
+                write_transfer(transfer, self.captures, self._key, name),
+            )
+        except OSError as error:
+            logger.warning("a KV block broke its seal, and its records could not be written: %s", error)
 
 
 def tiers_of(engine: Engine) -> TierSeam | None:
@@ -83,5 +101,6 @@ def tiers_of(engine: Engine) -> TierSeam | None:
         owner=key.digest("kv owner", ""),
         writer="embedded",
         prefetch_bytes=chosen.prefetch_bytes,
+        pipelined=chosen.pipelined,
     )
     return TierSeam(engine, blocks)

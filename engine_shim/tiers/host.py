@@ -17,6 +17,8 @@ class HostTier:
         self.budget = budget
         self.used = 0
         self.give_up = give_up
+        self.pinned: frozenset[bytes] = frozenset()
+        """About to be read: they give way to nothing."""
         self._blocks: OrderedDict[bytes, Payload] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -34,13 +36,14 @@ class HostTier:
             return payload
 
     def put(self, identity: bytes, payload: Payload) -> bool:
-        """False where a block alone is larger than the tier; it then counts as given up."""
+        """False where a block alone is larger than what is not pinned; it then counts as given up."""
         given_up: list[tuple[bytes, Payload]] = []
-        fits = payload.size <= self.budget
         with self._lock:
             self._drop(identity)
-            while fits and self._blocks and self.used + payload.size > self.budget:
-                oldest = next(iter(self._blocks))
+            held = sum(self._blocks[each].size for each in self.pinned if each in self._blocks)
+            fits = payload.size <= self.budget - held
+            while fits and self.used + payload.size > self.budget:
+                oldest = next(each for each in self._blocks if each not in self.pinned)
                 given_up.append((oldest, self._blocks[oldest]))
                 self._drop(oldest)
             if fits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,13 @@ _LENGTH = 8
 @dataclass(frozen=True, slots=True)
 class Payload:
     tensors: Mapping[str, Bits]
-    seal: Seal
+    sealed: Seal | Future[Seal]
+    """A future where the block is sealed on another core while the next one is copied."""
+
+    @property
+    def seal(self) -> Seal:
+        """Waits where it is still being made."""
+        return self.sealed.result() if isinstance(self.sealed, Future) else self.sealed
 
     @property
     def size(self) -> int:

@@ -8,18 +8,19 @@ tier, and the sequence computes those tokens again, so that its answer is that o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
-from checkengine.detectors.seal import Broken, Expected, Seal, copy_tensor, diagnose
+from checkengine.detectors.seal import Broken, Cells, Expected, Seal, diagnose
 from checkengine.engine_shim.background import BackgroundWorker
 from checkengine.engine_shim.tiers.disk import DiskTier
 from checkengine.engine_shim.tiers.host import HostTier
 from checkengine.engine_shim.tiers.moves import Move
 from checkengine.engine_shim.tiers.payload import Payload, block_bits, cells_of
+from checkengine.engine_shim.tiers.sealing import Sealing
+from checkengine.replay.transfer import DecodeRecord, Label, PrefillRecord, Transfer
 
 WAITING_WRITES = 64
 WAITING_HINTS = 16
@@ -47,7 +48,7 @@ class TierCounts:
 
 
 class TieredBlocks:
-    """`refuse` hears of a block that broke its seal, on the engine's thread."""
+    """`refuse` hears of a block that broke its seal, with both sides' records of it, on the engine's thread."""
 
     def __init__(
         self,
@@ -58,8 +59,9 @@ class TieredBlocks:
         owner: str,
         writer: str,
         move: Move | None = None,
-        refuse: Callable[[Broken, int], None] = lambda broken, block: None,
+        refuse: Callable[[Transfer, int], None] = lambda transfer, block: None,
         prefetch_bytes: int = 64 * 2**20,
+        pipelined: bool = False,
     ) -> None:
         self.counts = TierCounts()
         self.refuse = refuse
@@ -70,6 +72,7 @@ class TieredBlocks:
         self._owner, self._writer = owner, writer
         self.move = move or Move()
         self._prefetch_bytes = prefetch_bytes
+        self._sealing = Sealing(pipelined)
         self._dtype = str(next(iter(memory.values())).dtype).removeprefix("torch.")
         self._generations: dict[bytes, int] = {}
         self._on_the_way: dict[bytes, Payload] = {}
@@ -90,10 +93,9 @@ class TieredBlocks:
         if identity in self:
             return
         began = time.perf_counter()
-        bits = block_bits(self._memory, block)
-        copies = {name: np.empty_like(tensor) for name, tensor in bits.items()}
-        cells = {name: copy_tensor(tensor, copies[name]) for name, tensor in bits.items()}
-        payload = Payload(copies, Seal(cells, *self._described(identity), generation, self._owner, self._writer))
+        described = (*self._described(identity), generation, self._owner, self._writer)
+        payload = self._sealing.copied(block_bits(self._memory, block), lambda cells: Seal(cells, *described))
+        payload = self.move.leave(payload)
         self._generations[identity] = generation
         self._host.put(identity, payload)
         self.counts.kept += 1
@@ -111,14 +113,19 @@ class TieredBlocks:
         if payload is None:
             self.counts.misses += 1
             return False
-        broken = self._place(identity, payload, block)
+        transfer = self._place(identity, payload, block)
         self._count(from_host, payload.size, time.perf_counter() - began)
-        if broken is None:
+        if transfer is None:
             return True
-        self.counts.refused[broken.kind] = self.counts.refused.get(broken.kind, 0) + 1
+        kind = transfer.broken.kind
+        self.counts.refused[kind] = self.counts.refused.get(kind, 0) + 1
         self.forget(identity)
-        self.refuse(broken, block)
+        self.refuse(transfer, block)
         return False
+
+    def pin(self, identities: Iterable[bytes]) -> None:
+        """These are about to be restored: what gives way to other blocks meanwhile is none of them. Until the next."""
+        self._host.pinned = frozenset(identities)
 
     def forget(self, identity: bytes) -> None:
         """From every tier."""
@@ -148,20 +155,36 @@ class TieredBlocks:
         for worker in (self._writes, self._hints):
             if worker is not None and worker.open:
                 worker.close(timeout)
+        self._sealing.close()
 
-    def _place(self, identity: bytes, payload: Payload, block: int) -> Broken | None:
+    def _place(self, identity: bytes, kept: Payload, block: int) -> Transfer | None:
         destination = block_bits(self._memory, block)
         before = cells_of(destination)
-        payload = self.move.arrive(payload, destination)
-        generation = self._generations.get(identity, payload.seal.generation)
+        came = self.move.carry(kept)
+        self.move.place(came, destination)
+        generation = self._generations.get(identity, kept.seal.generation)
         expected = Expected(*self._described(identity)[:2], generation, self._owner, self._dtype)
-        return diagnose(
-            payload.seal,
-            cells_of(destination),
+        read = cells_of(destination)
+        broken = diagnose(
+            came.seal,
+            read,
             expected,
             before=before,
             vector=lambda name, layer, token, head: destination[name][layer, token, head],
         )
+        return None if broken is None else self._way(broken, expected, kept, came, before, read)
+
+    def _way(
+        self, broken: Broken, expected: Expected, kept: Payload, came: Payload, before: Cells, read: Cells
+    ) -> Transfer:
+        """Both sides' records. What lies in a tier is its writer's own: in its memory, or a file that decrypted."""
+        sent = PrefillRecord(kept.seal.writer, Label.of(kept.seal), kept.seal.cells, cells_of(kept.tensors))
+        wanted = Label(expected.tokens, expected.length, expected.dtype, expected.generation, expected.owner)
+        got = DecodeRecord(
+            self._writer, wanted, Label.of(came.seal), came.seal.writer, came.seal.cells, cells_of(came.tensors), read,
+            before,
+        )  # fmt: skip
+        return Transfer(expected.tokens, broken, sent, got, time.time())
 
     def _described(self, identity: bytes) -> tuple[str, int, str]:
         length = next(iter(self._memory.values())).shape[2]

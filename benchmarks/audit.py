@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,15 @@ from checkengine.benchmarks.rescore import rescore_figures
 from checkengine.replay.audit import AuditSchedule, CpuBudget, Strata
 from checkengine.replay.settings import AuditSettings
 
-SOAK_SECONDS = 600.0
+SOAK_SECONDS = 900.0
 
 
-def audit_figures(*, soak_seconds: float = SOAK_SECONDS) -> list[dict[str, Any]]:
+def audit_figures(*, soak_seconds: float = SOAK_SECONDS) -> Iterator[dict[str, Any]]:
     """A quarter of an hour, most of it the soak. Outputs for the re-score are generated at the first run."""
-    return [*schedule_figures(), *fleet_figures(), *rescore_figures(), *soak_figures(soak_seconds)]
+    yield from schedule_figures()
+    yield from fleet_figures()
+    yield from rescore_figures()
+    yield from soak_figures(soak_seconds)
 
 
 def schedule_figures(rows: int = 256, steps: int = 1500) -> list[dict[str, Any]]:

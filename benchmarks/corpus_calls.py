@@ -21,8 +21,9 @@ CLEAN = 10_000
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def call_figures(*, quick: bool = False) -> list[dict[str, Any]]:
-    return [*over_read_figures(lengths(every=8 if quick else 1)), clean_figure(CLEAN // 20 if quick else CLEAN)]
+def call_figures(*, quick: bool = False) -> Iterator[dict[str, Any]]:
+    yield from over_read_figures(lengths(every=8 if quick else 1))
+    yield clean_figure(CLEAN // 20 if quick else CLEAN)
 
 
 def lengths(every: int = 1) -> list[int]:

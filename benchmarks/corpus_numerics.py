@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from checkengine.benchmarks.figure import figure
+from checkengine.benchmarks.pooled import pooled, stopped
 from checkengine.engine_shim.engine.executor import EmbeddedExecutor
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.faults import HEALTHY, Fault
@@ -34,6 +35,7 @@ BATCHES: tuple[Mapping[str, Any], ...] = (
     {"tokens_per_step": 24, "maximum_sequences": 4, "threads": 2},
     {"tokens_per_step": 64, "maximum_sequences": 3, "threads": 1},
 )
+MOST_SECONDS = 600.0
 UPDATED = 24
 """Cases whose record was made by another order of summation than replays it."""
 AT, WINDOW = 8, 4
@@ -69,16 +71,19 @@ def numerics_cases() -> list[Numerics]:
     )
 
 
-def numerics_figures(*, quick: bool = False) -> list[dict[str, Any]]:
+def numerics_figures(
+    *, quick: bool = False, most_seconds: float = MOST_SECONDS, processes: int | None = None
+) -> Iterator[dict[str, Any]]:
     chosen = numerics_cases()[:: 17 if quick else 1]
-    wrong, kinds = [], Counter[str]()
-    for case in chosen:
-        verdict = verdict_on(case)
+    done, wrong, kinds = 0, [], Counter[str]()
+    verdicts = pooled(verdict_on, chosen, most_seconds, processes=1 if quick else processes)
+    for case, verdict in zip(chosen, verdicts, strict=False):
+        done += 1
         kinds[str(verdict.kind)] += 1
         if verdict.kind in DEFECTS:
             wrong.append(f"{case.words()}: {verdict.sentence}")
-    name = f"faults.defects among {len(chosen)} cases of rounding only"
-    return [{**figure(name, len(wrong), "cases", 0), "verdicts": dict(kinds), "wrong": wrong}]
+    name = f"faults.defects among {done} cases of rounding only{stopped(done, len(chosen), most_seconds)}"
+    yield {**figure(name, len(wrong), "cases", 0), "verdicts": dict(kinds), "wrong": wrong}
 
 
 def verdict_on(case: Numerics) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from checkengine.benchmarks.figure import figure
+from checkengine.benchmarks.pooled import pooled, stopped
 from checkengine.engine_shim.engine.batch import PackedBatch
 from checkengine.engine_shim.engine.executor import EmbeddedExecutor
 from checkengine.engine_shim.engine.kv_memory import KVMemory
@@ -30,6 +31,7 @@ from checkengine.selftest_recording import record_run
 from checkengine.tiny import tiny_model
 
 CASES, QUICK_CASES = 1000, 24
+MOST_SECONDS = 600.0
 EARLIEST, LATEST = 9, 15
 """Steps in which something may happen; every sequence decodes by then."""
 
@@ -108,16 +110,22 @@ IN_CODE: tuple[Callable[[int], Fault], ...] = (
 )
 
 
-def persistence_figures(*, quick: bool = False) -> list[dict[str, Any]]:
+def persistence_figures(
+    *, quick: bool = False, most_seconds: float = MOST_SECONDS, processes: int | None = None
+) -> Iterator[dict[str, Any]]:
     cases = QUICK_CASES if quick else CASES
-    right, confused = 0, Counter[str]()
-    for seed in range(cases):
-        wanted, told = judge_seeded(seeded_case(seed))
+    done, right, confused = 0, 0, Counter[str]()
+    for wanted, told in pooled(judge_seed, range(cases), most_seconds, processes=1 if quick else processes):
+        done += 1
         right += told == wanted
         confused[f"{wanted} told as {told}"] += told != wanted
-    name = f"faults.persistence told right, {cases} seeded cases"
-    share = figure(name, round(100 * right / cases, 2), "%", 99.0, at_least=True)
-    return [{**share, "confused": {key: count for key, count in confused.items() if count}}]
+    name = f"faults.persistence told right, {done:,} seeded cases{stopped(done, cases, most_seconds)}"
+    share = figure(name, round(100 * right / max(1, done), 2), "%", 99.0, at_least=True)
+    yield {**share, "confused": {key: count for key, count in confused.items() if count}}
+
+
+def judge_seed(seed: int) -> tuple[Persistence, Persistence | None]:
+    return judge_seeded(seeded_case(seed))
 
 
 def judge_seeded(case: Seeded) -> tuple[Persistence, Persistence | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,16 @@ LENGTHS = (17, 64, 200, 513, 1024)
 SHAPES: tuple[dict[str, Any], ...] = ({}, {"window": 48}, {"softcap": 20.0}, {"sinks": True})
 
 
-def judge_figures(path: Path | None = None, *, elements: int = ELEMENTS, model: bool = True) -> list[dict[str, Any]]:
+def judge_figures(
+    path: Path | None = None, *, elements: int = ELEMENTS, model: bool = True
+) -> Iterator[dict[str, Any]]:
     """`model` False leaves the demo model out."""
-    figures: list[dict[str, Any]] = []
     for dtype in DTYPES:
-        figures += bound_figures(dtype, healthy(dtype, elements // len(DTYPES)))
+        yield from bound_figures(dtype, healthy(dtype, elements // len(DTYPES)))
     if model:
         from checkengine.benchmarks.judge_step import step_figures
 
-        figures += step_figures(path)
-    return figures
+        yield from step_figures(path)
 
 
 @dataclass(slots=True)

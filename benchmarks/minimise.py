@@ -59,10 +59,11 @@ ROWS = 2
 """Struck rows of a run, of unlike lengths."""
 
 
-def minimise_figures() -> list[dict[str, Any]]:
+def minimise_figures() -> Iterator[dict[str, Any]]:
     """Minutes: most of them serve 64 sequences of 2,048 tokens."""
     with tempfile.TemporaryDirectory(prefix="checkengine-") as folder, own_state(folder):
-        return [*batch_figures(Path(folder)), *survival_figures(Path(folder))]
+        yield from batch_figures(Path(folder))
+        yield from survival_figures(Path(folder))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,10 @@ def rotated(output: torch.Tensor, random: np.random.Generator) -> torch.Tensor:
 DAMAGES: dict[str, Damage] = {"bit flips": flipped, "swaps": swapped, "rotations": rotated}
 
 
-def op_hash_figures(*, quick: bool = False) -> list[dict[str, Any]]:
+def op_hash_figures(*, quick: bool = False) -> Iterator[dict[str, Any]]:
     trials = (QUICK_TRIALS if quick else TRIALS) // len(DAMAGES)
-    return [each for name, damage in DAMAGES.items() for each in figures_of(name, damage, trials)]
+    for name, damage in DAMAGES.items():
+        yield from figures_of(name, damage, trials)
 
 
 def figures_of(name: str, damage: Damage, trials: int) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ The pool is small, prompts share prefixes, and requests are more than fit: block
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,15 +82,14 @@ class Tally:
     first_other: str = ""
 
 
-def replay_figures(path: Path | None = None, *, wanted: int = WANTED, demo: bool = True) -> list[dict[str, Any]]:
+def replay_figures(path: Path | None = None, *, wanted: int = WANTED, demo: bool = True) -> Iterator[dict[str, Any]]:
     """Windows of a tiny random model and, with `demo`, of the demo model; minutes."""
-    figures = speed_figures(path, demo=demo)
-    figures += figures_of("tiny", tally(tiny_model(), tiny_tokenizer(), TINY, wanted, tiny_prompts), wanted)
+    yield from speed_figures(path, demo=demo)
+    yield from figures_of("tiny", tally(tiny_model(), tiny_tokenizer(), TINY, wanted, tiny_prompts), wanted)
     if demo:
         model, tokenizer = load_model(path or model_directory(MODEL))
         prompts = DemoPrompts(tokenizer)
-        figures += figures_of(MODEL, tally(model, tokenizer, DEMO, wanted, prompts), wanted)
-    return figures
+        yield from figures_of(MODEL, tally(model, tokenizer, DEMO, wanted, prompts), wanted)
 
 
 def figures_of(name: str, seen: Tally, wanted: int) -> list[dict[str, Any]]:

@@ -51,6 +51,12 @@ def processor(file: Path = Path("/proc/cpuinfo")) -> str:
     return names[0] if names else platform.processor()
 
 
+def line_of(figure: Figure) -> str:
+    """For who waits while it is measured."""
+    missed = "" if figure["ok"] else f" MISSED, the target is {figure['target']:.4g}"
+    return f"{figure['name']}: {figure['value']:.4g} {figure['unit']}".rstrip() + missed
+
+
 def print_report(measured: Mapping[str, Any]) -> None:
     """A table on stdout."""
     from rich.console import Console

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,5 +99,15 @@ def figures_of(
     elif windows is not None:
         figures = measure(windows)
     else:
-        figures = measure(*([data] if name in READ_DATA else []), **({"quick": True} if quick else {}))
+        measured = measure(*([data] if name in READ_DATA else []), **({"quick": True} if quick else {}))
+        figures = measured if isinstance(measured, list) else list(told(measured))
     return figures
+
+
+def told(measured: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each figure of a long benchmark as soon as it is there, on standard error."""
+    from checkengine.figures import line_of
+
+    for figure in measured:
+        typer.echo(line_of(figure), err=True)
+        yield figure

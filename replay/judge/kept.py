@@ -2,8 +2,10 @@
 
 Every step of the window is run by itself, on memory as the capture tells that it was before that step. A step that went
 wrong once is the only one which does not follow from its memory: what it left behind is in the memory of the steps
-after it. Memory that something changed between two steps is in the capture as it was in the end: the steps before the
-change do not follow from it, those after do.
+after it; and it is the one in which a replay of the window leaves the record. Memory that something changed between two
+steps is in the capture as it was in the end: the steps before the change that read it do not follow from it, those after
+do. Where the changed slot was written in the window itself, the window's replay writes it right and leaves the record
+only after the change: behind the steps that do not follow, be it a single one.
 """
 
 from __future__ import annotations
@@ -38,11 +40,13 @@ class KeptOutcome:
 
     @property
     def overwritten(self) -> bool:
-        """Memory changed between steps: none goes wrong by itself, or several in a row do."""
+        """Memory changed between steps: none goes wrong by itself, several in a row do, or only ones that a replay of
+        the window gives as recorded."""
         if not self.unlike:
             return len(self.steps) > 1
         places = [self.steps.index(step) for step in self.unlike]
-        return len(places) > 1 and places == list(range(places[0], places[-1] + 1))
+        in_a_row = places == list(range(places[0], places[-1] + 1))
+        return in_a_row and (len(places) > 1 or self.unlike[-1] < self.first)
 
     @property
     def since(self) -> int | None:

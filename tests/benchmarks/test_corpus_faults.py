@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from checkengine.benchmarks import corpus_calls, corpus_numerics, corpus_persistence
+from checkengine.benchmarks import corpus_calls, corpus_clean, corpus_numerics, corpus_persistence
 from checkengine.benchmarks.corpus_calls import depends_on_unowned, lengths, random_call, synthetic_call
 from checkengine.benchmarks.corpus_faults import figures_of
 from checkengine.benchmarks.corpus_numerics import DEFECTS, WEIGHTS, Numerics, model_of, numerics_cases, verdict_on
@@ -14,6 +16,7 @@ from checkengine.benchmarks.corpus_persistence import judge_seeded, seeded_case
 from checkengine.engine_shim.faults import HEALTHY
 from checkengine.engine_shim.faults.over_read import OverRead, OverReadKeys, OverReadValues
 from checkengine.replay.judge.fault_class import Persistence
+from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.selftest_cases import case_of
 from checkengine.selftest_judging import Judged, Outcome
 
@@ -75,6 +78,35 @@ def test_what_comes_again_is_told_from_what_lives_on_and_from_what_came_once(see
     assert told == wanted
 
 
+def test_memory_that_one_step_only_read_after_the_change_is_not_taken_for_what_came_once() -> None:
+    """The struck slot was written in the window, and one step read it before it was struck."""
+    case = seeded_case(76)
+    assert judge_seeded(case) == (Persistence.PERSISTENT, Persistence.PERSISTENT)
+
+
+def test_clean_windows_of_a_live_engine_are_judged_and_none_is_convicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_clean, "LOAD", replace(corpus_clean.LOAD, requests=3, tokens=8, rows=2))
+    (figure,) = corpus_clean.clean_replay_figures(1, processes=1)
+    assert (figure["value"], figure["wrong"]) == (0, [])
+    assert sum(figure["verdicts"].values()) > 0
+    assert set(figure["verdicts"]) == {"no fault found", "inconclusive"}
+
+
+def test_a_clean_window_that_is_convicted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    convicted = Verdict(VerdictKind.TRANSIENT, "it came once")
+    monkeypatch.setattr(corpus_clean, "verdict_on", lambda capture, executor, pinned: convicted)
+    (figure,) = corpus_clean.clean_replay_figures(5, processes=1)
+    assert not figure["ok"]
+    assert figure["value"] == len(figure["wrong"]) >= 5
+    assert "it came once" in figure["wrong"][0]
+
+
+def test_a_corpus_that_ran_out_of_time_says_how_much_of_it_was_done() -> None:
+    (figure,) = corpus_persistence.persistence_figures(most_seconds=-1, processes=1)
+    assert figure["name"] == "faults.persistence told right, 0 seeded cases (of 1,000: -1 s were up)"
+    assert not figure["ok"]
+
+
 def test_the_seeded_cases_are_of_each_kind() -> None:
     wanted = [seeded_case(seed).wanted for seed in range(30)]
     assert {kind: wanted.count(kind) for kind in Persistence} == dict.fromkeys(Persistence, 10)
@@ -98,8 +130,6 @@ def test_a_fault_that_is_not_named_is_in_the_figure_by_name() -> None:
 
 
 def test_numerics_that_a_judge_convicts_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from checkengine.replay.judge.verdict import Verdict, VerdictKind
-
     monkeypatch.setattr(corpus_numerics, "verdict_on", lambda case: Verdict(VerdictKind.CODE_DEFECT, "wrong"))
     (figure,) = corpus_numerics.numerics_figures(quick=True)
     assert figure["value"] == len(figure["wrong"]) > 0

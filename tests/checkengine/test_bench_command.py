@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from checkengine.benchmarks import clean, guards, replay, tokens
+from checkengine.benchmarks import bundles, clean, guards, replay, tokens
 from checkengine.benchmarks.figure import figure, interval
 from checkengine.benchmarks.prompts import QUESTIONS, TEMPERATURES
 from checkengine.commands import bench
@@ -53,6 +54,20 @@ def test_a_figure_that_misses_its_target_is_exit_code_one_and_told(monkeypatch: 
     done = CliRunner().invoke(bench.app, ["logits"])
     assert done.exit_code == 1
     assert "MISSED" in done.stdout
+
+
+def test_a_long_benchmark_tells_each_figure_before_it_measures_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def measured() -> Iterator[dict[str, Any]]:
+        yield figure("first", 1.0, "s", 3.0)
+        assert said == ["bench bundles …", "first: 1 s"]
+        yield figure("second", 4.0, "", 3.0)
+
+    monkeypatch.setattr(bundles, "bundle_figures", measured)
+    monkeypatch.setattr(bench.typer, "echo", lambda line, err: said.append(line))
+    assert [each["name"] for each in bench.figures_of("bundles", None)] == ["first", "second"]
+    assert said[-1] == "second: 4 MISSED, the target is 3"
 
 
 def test_an_unknown_benchmark_is_one_clear_error() -> None:

@@ -59,5 +59,5 @@ def test_a_range_outside_of_the_output_is_refused() -> None:
 
 
 def test_no_flip_swap_or_rotation_is_missed_or_misplaced_in_a_slice_of_the_bench() -> None:
-    figures = op_hash_figures(quick=True)
+    figures = list(op_hash_figures(quick=True))
     assert all(figure["ok"] for figure in figures), [figure for figure in figures if not figure["ok"]]

@@ -27,6 +27,7 @@ from checkengine.engine_shim.engine.observer import RequestEnd, RequestStart
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.engine.runtime import EngineRuntime
 from checkengine.engine_shim.engine.server import Service, build_app
+from checkengine.engine_shim.engine.server_sessions import Conversations
 from checkengine.engine_shim.models import model_directory
 from checkengine.engine_shim.request_notes import RequestNotes, RequestRecords
 from checkengine.engine_shim.settings import ServerSettings
@@ -137,7 +138,7 @@ def build_server(
         publish=assembly.bus.publish,
     )
     keep_requests(shim, runtime, name, traces)
-    service = Service(runtime, tokenizer, name, engine.max_length, settings)
+    service = Service(runtime, tokenizer, name, engine.max_length, settings, conversations=Conversations(engine.tiers))
     app = build_app(service, metrics=metrics.exposition, controller=ShimSwitches(shim))
     return Served(app, runtime, settings, name, metrics, [shim.close])
 

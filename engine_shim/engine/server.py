@@ -27,6 +27,7 @@ from checkengine.engine_shim.engine.server_requests import (
     choice_sampling,
     trace_headers,
 )
+from checkengine.engine_shim.engine.server_sessions import HEADER, Conversations, add_sessions
 from checkengine.engine_shim.settings import ServerSettings
 
 Metrics = Callable[[str], tuple[bytes, str]]
@@ -47,6 +48,7 @@ class Service:
     settings: ServerSettings
     aliases: Sequence[str] = ()
     """Other names of the model that requests may use, for example its path."""
+    conversations: Conversations = field(default_factory=lambda: Conversations(None))
     started: int = field(default_factory=lambda: int(time.time()))
 
     async def chat(self, request: Request, body: ChatBody) -> Response:
@@ -100,7 +102,8 @@ class Service:
             traceparent=trace_headers(request.headers),
             tokenise_seconds=tokenise_seconds,
         )
-        run = await start_run(self.runtime, self.runtime.observer, start, answer)
+        turn = self.conversations.opened(request.headers.get(HEADER), requests)
+        run = await start_run(self.runtime, self.runtime.observer, start, answer, turn)
         return EventStream(run, body.wants_usage) if body.stream else await run.whole(request)
 
     def _require_capacity(self, body: SamplingBody, prompts: Sequence[list[int]]) -> None:
@@ -149,6 +152,7 @@ def build_app(service: Service, *, metrics: Metrics | None = None, controller: C
     app.add_middleware(BodyLimit, maximum=service.settings.max_body_bytes)
     install_error_handlers(app)
     _add_openai(app, service)
+    add_sessions(app, service.conversations)
     _add_health(app, service.runtime)
     if metrics is not None:
         _add_metrics(app, metrics)

@@ -17,6 +17,7 @@ from checkengine.engine_shim.engine.observer import RequestObserver, RequestStar
 from checkengine.engine_shim.engine.runtime import EngineRuntime, Generation
 from checkengine.engine_shim.engine.server_answers import Answer
 from checkengine.engine_shim.engine.server_errors import api_error
+from checkengine.engine_shim.engine.server_sessions import Turn
 
 log = logging.getLogger("checkengine.server")
 CLIENT_CLOSED = 499
@@ -26,8 +27,11 @@ CLIENT_CLOSED = 499
 class Run:
     """Owns the engine's work for one HTTP request from start to its one `finish`."""
 
-    def __init__(self, answer: Answer, observer: RequestObserver, generation: Generation) -> None:
+    def __init__(
+        self, answer: Answer, observer: RequestObserver, generation: Generation, turn: Turn | None = None
+    ) -> None:
         self.answer = answer
+        self._turn = turn
         self._observer, self._generation = observer, generation
         self._arrived = answer.requests[0].arrived
         self._ttft: float | None = None
@@ -46,6 +50,8 @@ class Run:
         async for output in self._generation:
             if output.tokens and self._ttft is None:
                 self._ttft = time.monotonic() - self._arrived
+            if self._turn is not None:
+                self._turn.hear(output)
             yield self.answer.take(output), output.text
         self.finish()
 
@@ -106,7 +112,9 @@ class EventStream(StreamingResponse):
             self._run.finish("cancelled")
 
 
-async def start_run(runtime: EngineRuntime, observer: RequestObserver, start: RequestStart, answer: Answer) -> Run:
+async def start_run(
+    runtime: EngineRuntime, observer: RequestObserver, start: RequestStart, answer: Answer, turn: Turn | None = None
+) -> Run:
     """Raises what `EngineRuntime.open` raises, after telling the observer."""
     observe(observer.started, start)
     try:
@@ -114,7 +122,7 @@ async def start_run(runtime: EngineRuntime, observer: RequestObserver, start: Re
     except Exception:
         observe(observer.ended, answer.end(None, "refused"))
         raise
-    return Run(answer, observer, generation)
+    return Run(answer, observer, generation, turn)
 
 
 def observe(tell: Callable[[Any], None], what: Any) -> None:

@@ -59,7 +59,18 @@ class TierSeam:
 
     def prefetch(self, tokens: Sequence[int]) -> bool:
         """A conversation may be opened again soon: bring its blocks nearer. From any thread; never waits."""
-        return self.blocks.prefetch(block_ids(tokens[:-1], self._engine.settings.block_size))
+        return self.prefetch_blocks(self.names(tokens))
+
+    @property
+    def prefetches(self) -> bool:
+        return self.blocks.has_disk
+
+    def names(self, tokens: Sequence[int]) -> list[bytes]:
+        """At least one token is left to compute."""
+        return block_ids(tokens[:-1], self._engine.settings.block_size)
+
+    def prefetch_blocks(self, names: Sequence[bytes]) -> bool:
+        return self.blocks.prefetch(names)
 
     def close(self) -> None:
         self.blocks.flush()

@@ -88,6 +88,10 @@ class TieredBlocks:
             return True
         return self._disk is not None and identity in self._disk
 
+    @property
+    def has_disk(self) -> bool:
+        return self._disk is not None
+
     def keep(self, identity: bytes, block: int, generation: int) -> None:
         """The block is about to be given up by the engine: seal it, copy it, hand it down."""
         if identity in self:

@@ -30,6 +30,8 @@ TELL_SECONDS = 0.5
 MOST_SECONDS = 3600.0
 """Of one replay; then it is ended."""
 MOST_RESULT = 8 << 20
+NOT_KEPT = ("tokens", "strip")
+"""Of a result, what a catalog does not hold: content, and what is drawn anew from the bundle."""
 LOCAL = ("local",)
 VERDICT_CODES = (0, 1, 125)
 
@@ -116,7 +118,7 @@ class ReplayWorker:
         kind = str(verdict.get("kind", "")) if isinstance(verdict, dict) else ""
         now = self._clock()
         with self._catalog.writing() as session:
-            short = {name: value for name, value in result.items() if name not in ("tokens", "strip")}
+            short = {name: value for name, value in result.items() if name not in NOT_KEPT}
             if jobs.finish(session, job.id, self.name, verdict=kind, exit_code=code, result={}, now=now):
                 record_replay(session, bundle=job.bundle, time=now, verdict=kind, exit_code=code, result=short)
 

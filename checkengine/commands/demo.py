@@ -75,9 +75,10 @@ def run(directory: Path, out: Path, threads: int | None, *, quiet: bool) -> Demo
 
         settings = drill_settings(out, threads)
         model, tokenizer = load_model(directory)
-        result = Demo(model, tokenizer, settings, say).run()
+        demo = Demo(model, tokenizer, settings, say)
+        result = demo.run()
         say("collecting the spool into the catalog")
-        collect_into_catalog(settings)
+        collect_into_catalog(settings, demo.judged)
     return result
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from checkengine.config import Settings
+from checkengine.drills.catalogued import Judged
 from checkengine.drills.compare import Difference, differences, first_difference
 from checkengine.drills.drill import DRILLS, Drill
 from checkengine.drills.outcome import Clean, DemoResult, Outcome
@@ -58,6 +59,7 @@ class Demo:
         settings = with_threads(settings, model, tokenizer)
         quiet = settings.audit.model_copy(update={"enabled": False})
         self.model, self.tokenizer, self.say = model, tokenizer, say
+        self.judged: list[Judged] = []
         self.bench = Bench(model, tokenizer, settings.model_copy(update={"audit": quiet}))
         self.audited = Bench(model, tokenizer, settings)
         self.prompts = {chat.name: len(to_request(chat, tokenizer).prompt_tokens) for chat in CHATS}
@@ -127,13 +129,18 @@ class Demo:
     def judge(self, outcome: Outcome, guarded: Run) -> None:
         """Replay the first bundle of the incident, from disk, as `checkengine replay` does."""
         from checkengine.commands.replay import investigate_bundle
+        from checkengine.replay.report import result_json
 
         outcome.incident = next(iter(guarded.bundles), None)
         if outcome.incident is None:
             return
         outcome.bundle = guarded.bundles[outcome.incident]
         self.say(f"{outcome.title}: replaying {Path(outcome.bundle).name}")
-        found = investigate_bundle(Path(outcome.bundle), quiet=True).to_dict()
+        investigation = investigate_bundle(Path(outcome.bundle), quiet=True)
+        found = investigation.to_dict()
+        self.judged.append(
+            Judged(Path(outcome.bundle).name, time.time(), investigation.exit_code, result_json(investigation))
+        )
         kept = ("bit_exact", "from_step", "steps", "reproduced", "rows", "equal_rows", "exact_from", "reference")
         outcome.replay = {key: found[key] for key in kept}
         verdict = found["verdict"]

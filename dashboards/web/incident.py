@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -43,16 +43,8 @@ def router(
             row = incident_row(session, identifier)
             values = incident_values(session, row, clock())
             values["trait"] = None if "x-live" in request.headers else shared_trait(session, row)
-        shown = chosen_bundle(values["bundles"], text_of)
-        names = [victim.name for victim in values["victims"]]
-        values["shown"] = shown
-        values["with_text"] = bool(text_of)
-        values["evidence"] = evidence(shown, names, pieces_of if text_of else None) if shown is not None else None
-        values["commands"] = commands(str(places.find(shown) or shown.path)) if shown is not None else []
+        values |= bundle_values(places, values, text_of, pieces_of)
         return pages.answer(request, "incident.html", person, values["line"].sentence, "/incidents", values)
-
-    def evidence(row: BundleRow, names: Iterable[str], pieces: PiecesOf | None) -> Evidence:
-        return evidence_of(lambda: places.open(row, "dashboard"), names, pieces)
 
     @made.get("/incidents/{identifier:path}")
     def show(request: Request, identifier: str, person: Person = looking) -> Response:
@@ -75,13 +67,7 @@ def router(
     def replay(acting: Acting = operating) -> Response:
         with catalog.writing() as session:
             row = bundle_row(session, acting.form.one("bundle"))
-            known = evidence(row, (), None)
-            if known.problem:
-                raise Problem(409, "That bundle cannot be replayed", known.problem)
-            target = target_of(known.device, row, register.replica(session, row.replica))
-            jobs.submit(
-                session, actor_of(acting), bundle=row.id, incident_id=row.incident_id, target=target, time=clock()
-            )
+            ask_for_replay(session, acting, row, places, clock())
             return go(address_of(row.incident_id), "replay")
 
     @made.post("/replays/cancel")
@@ -94,6 +80,32 @@ def router(
             return go(address_of(job.incident_id), "cancelled")
 
     return made
+
+
+def evidence_in(places: BundlePlaces, row: BundleRow, names: Iterable[str], pieces: PiecesOf | None) -> Evidence:
+    return evidence_of(lambda: places.open(row, "dashboard"), names, pieces)
+
+
+def bundle_values(
+    places: BundlePlaces, values: Mapping[str, Any], text_of: str, pieces: PiecesOf | None
+) -> dict[str, Any]:
+    """Of the bundle that the page shows: with its text where `text_of` asks for it."""
+    shown = chosen_bundle(values["bundles"], text_of)
+    names = [victim.name for victim in values["victims"]]
+    return {
+        "shown": shown,
+        "with_text": bool(text_of),
+        "evidence": None if shown is None else evidence_in(places, shown, names, pieces if text_of else None),
+        "commands": [] if shown is None else commands(str(places.find(shown) or shown.path)),
+    }
+
+
+def ask_for_replay(session: Session, acting: Acting, row: BundleRow, places: BundlePlaces, now: float) -> None:
+    known = evidence_in(places, row, (), None)
+    if known.problem:
+        raise Problem(409, "That bundle cannot be replayed", known.problem)
+    target = target_of(known.device, row, register.replica(session, row.replica))
+    jobs.submit(session, actor_of(acting), bundle=row.id, incident_id=row.incident_id, target=target, time=now)
 
 
 def incident_row(session: Session, identifier: str) -> IncidentRow:

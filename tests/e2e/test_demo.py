@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from checkengine.replay.bundle import BundleReader
-from checkengine.replay.catalog import Catalog
+from checkengine.replay.catalog import Catalog, queries
 from checkengine.replay.catalog.models import IncidentRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -51,6 +51,17 @@ def test_every_drill_is_caught_captured_reproduced_bit_for_bit_and_judged_a_code
         assert drill["replay"]["bit_exact"], drill
         assert drill["replay"]["reproduced"], drill
         assert drill["verdict"].startswith("code defect"), drill
+
+
+def test_every_drills_verdict_stands_in_the_catalog_for_the_dashboard(
+    demo: dict[str, Any], drills: dict[str, dict[str, Any]], out: Path
+) -> None:
+    catalog = Catalog.open(out / "catalog.db")
+    with catalog.reading() as session:
+        for drill in drills.values():
+            (replay,) = queries.replays(session, Path(drill["bundle"]).name)
+            assert replay.verdict == drill["verdict_kind"]
+    catalog.close()
 
 
 def test_no_neighbour_of_a_stopped_sequence_gets_another_token(drills: dict[str, dict[str, Any]]) -> None:

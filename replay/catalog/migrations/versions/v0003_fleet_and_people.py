@@ -12,11 +12,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    make_fleet()
-    make_people()
+    for make in (make_replicas, make_requests, make_controls, make_jobs, make_people, make_marks, make_records):
+        make()
 
 
-def make_fleet() -> None:
+def make_replicas() -> None:
     op.create_table(
         "replicas",
         sa.Column("name", sa.String(256), primary_key=True),
@@ -38,6 +38,9 @@ def make_fleet() -> None:
         sa.Column("started", sa.Float(53), nullable=False),
         sa.Column("last_seen", sa.Float(53), nullable=False, index=True),
     )
+
+
+def make_requests() -> None:
     op.create_table(
         "requests",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
@@ -62,6 +65,9 @@ def make_fleet() -> None:
         sa.Column("fingerprint", sa.String(64), nullable=False),
         sa.UniqueConstraint("boot", "number", name="uq_requests_boot_number"),
     )
+
+
+def make_controls() -> None:
     op.create_table(
         "controls",
         sa.Column("id", sa.Integer(), primary_key=True),
@@ -75,6 +81,9 @@ def make_fleet() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_controls_target", "controls", ["replica", "subject", "name"])
+
+
+def make_jobs() -> None:
     op.create_table(
         "jobs",
         sa.Column("id", sa.String(64), primary_key=True),
@@ -122,6 +131,9 @@ def make_people() -> None:
         sa.Column("expires", sa.Float(53), nullable=False, index=True),
         sa.Column("data", sa.JSON(), nullable=False),
     )
+
+
+def make_marks() -> None:
     op.create_table(
         "comments",
         sa.Column("id", sa.Integer(), primary_key=True),
@@ -141,6 +153,9 @@ def make_people() -> None:
         sa.Column("time", sa.Float(53), nullable=False),
         sa.Column("lifted", sa.Float(53), nullable=True),
     )
+
+
+def make_records() -> None:
     op.create_table(
         "audit_log",
         sa.Column("id", sa.Integer(), primary_key=True),

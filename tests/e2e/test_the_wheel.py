@@ -33,6 +33,12 @@ def test_the_wheel_claims_no_top_level_name_but_ours(wheel: zipfile.ZipFile) -> 
     assert {name for name in top if not name.endswith(".dist-info")} == {"checkengine"}
 
 
+def test_nothing_in_the_wheel_runs_when_python_starts(wheel: zipfile.ZipFile) -> None:
+    """A `.pth` file was how a poisoned release of another tool ran (PYSEC-2026-2)."""
+    names = [Path(name).name for name in wheel.namelist()]
+    assert [name for name in names if name.endswith(".pth") or name in ("sitecustomize.py", "usercustomize.py")] == []
+
+
 def test_the_wheel_holds_every_source_file_and_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = {"checkengine/py.typed"}

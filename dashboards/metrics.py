@@ -28,6 +28,7 @@ from checkengine.guards.events import (
     Event,
     FindingRaised,
     GuardDisabled,
+    LoopsMeasured,
     SequenceEnded,
     StepMeasured,
 )
@@ -46,6 +47,11 @@ TTFT_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.
 INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 10)
 """gen_ai.server.time_per_output_token begins at 10 ms and hides fast models; 30 ms is an edge for the same reason."""
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 10)
+LOOP_BUCKETS = tuple(2**power for power in range(1, 18))
+RATIO_BUCKETS = (0.5, 0.8, 0.9, 0.95, 0.99, 1, 1.01, 1.05, 1.1, 1.2, 1.5, 2, 10)
+"""Above 1 the state still grows when the loops end."""
+MOST_RATIO = 1000.0
+"""Of a state that overflowed: an infinite sum would say nothing of the others."""
 OUTCOMES = ("clean", "incident")
 ERRORS = ("cancelled", "engine")
 KINDS = (*CAUSE_ORDER, "drift.replica", "drift.device", "drift.driver", "drift.kernel")
@@ -132,6 +138,7 @@ class Metrics:
             AuditCoverage: self._audit_coverage,
             SequenceEnded: self._sequence,
             StepMeasured: self._step,
+            LoopsMeasured: self._looped,
         }
 
     def _make_counters(self, registry: CollectorRegistry) -> None:
@@ -196,6 +203,12 @@ class Metrics:
         )
         self.inter_token = histogram("inter_token_seconds", "Between output tokens of a sequence.", INTER_TOKEN_BUCKETS)
         self.step_seconds = histogram("step_seconds", "Wall time of an engine step.", STEP_BUCKETS)
+        self.loops = histogram("loops_per_request", "Loops of a looped model's block, all passes.", LOOP_BUCKETS)
+        self.norm_ratio = histogram(
+            "loop_norm_ratio",
+            "Largest ratio of a request's state norm after the last loop of a pass to that before it.",
+            RATIO_BUCKETS,
+        )
 
     def _make_known(self, version: str) -> None:
         """Zeros of closed sets, so that the first event is an increase; and what never changes."""
@@ -303,6 +316,11 @@ class Metrics:
         if event.output_tokens:
             exemplar = self._exemplar(event.sequence)
             self.ttft.labels("warm" if event.cached_tokens else "cold").observe(event.ttft_seconds, exemplar)
+
+    def _looped(self, event: LoopsMeasured) -> None:
+        exemplar = self._exemplar(event.sequence)
+        self.loops.observe(event.loops, exemplar)
+        self.norm_ratio.observe(min(event.norm_ratio, MOST_RATIO), exemplar)
 
     def _step(self, event: StepMeasured) -> None:
         self.steps.inc()

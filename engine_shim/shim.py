@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from checkengine.detectors import row_stats
 from checkengine.detectors.logits.stats import Level, RowStats
 from checkengine.detectors.recurrence import LoopNorms
-from checkengine.detectors.recurrence_hook import RecurrenceWatch, last_rows, watch_recurrence
+from checkengine.detectors.recurrence_hook import RecurrenceWatch, watch_recurrence
 from checkengine.engine_shim.adapter import EngineAdapter
 from checkengine.engine_shim.given import as_token_ids, length_of, version_of
+from checkengine.engine_shim.loop_tally import LoopTally, of_rows
 from checkengine.engine_shim.measuring import measured
 from checkengine.engine_shim.parts import Part
 from checkengine.engine_shim.possible import PossibleActions
@@ -88,6 +89,7 @@ class Shim:
         """By name, the live handle: a retried sequence begins under its old name."""
         self._rows = RowNames()
         self._loops: list[LoopNorms] = []
+        self._tally = LoopTally()
         self._possible = PossibleActions(adapter.capabilities)
         self._measuring = self._part("measuring logits")
         self._recording = self._part("the recorder")
@@ -180,13 +182,7 @@ class Shim:
             return None
         norms = self._loops[-1]
         self._loops.clear()
-        positions, tokens = norms.hidden.shape[1], len(record.token_ids)
-        if positions == tokens:
-            return norms.rows(last_rows(record.query_lengths)[record.samples])
-        if positions % rows == 0 and rows:
-            width = positions // rows
-            return norms.rows(np.arange(rows, dtype=np.int64) * width + width - 1)
-        return None
+        return of_rows(norms, record, rows)
 
     def _begin(self, start: SequenceStart) -> None:
         self._live[start.handle] = start
@@ -201,6 +197,8 @@ class Shim:
             del self._handles[start.name]
             self._following.run(self.parts.pipeline.forget, start.name)
             self._following.run(self.parts.policy.forget, start.name)
+            if (loops := self._tally.end(start.name)) is not None:
+                self.parts.bus.publish(loops)
 
     def _start_of(self, handle: int) -> SequenceStart:
         """Of a sequence that began before there was a shim, no more than its handle is known."""
@@ -342,6 +340,9 @@ class StepScope:
             if len(tokens) != len(handles):
                 raise ValueError(f"{len(tokens)} tokens for {len(handles)} rows that sample in step {record.step}")
         rows = self._shim._rows_of(handles)
+        loops = self._shim._take_loops(record, len(handles))
+        if loops is not None:
+            self._shim._tally.take(rows.names, loops)
         scores = self._unchanged_scores(len(handles))
         return StepView(
             step=record.step,
@@ -355,7 +356,7 @@ class StepScope:
             scores=scores,
             scores_final=self._final,
             redraw=None if scores is None or self._final else self._redraw(rows.names, scores),
-            loops=self._shim._take_loops(record, len(handles)),
+            loops=loops,
         )
 
     def _unchanged_scores(self, rows: int) -> torch.Tensor | None:

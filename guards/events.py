@@ -115,6 +115,20 @@ class StepMeasured:
     accepted_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LoopsMeasured:
+    """Of one sequence on a looped model, when it is over."""
+
+    sequence: str
+    passes: int
+    """Forward passes that sampled."""
+    loops: int
+    """Over all of them."""
+    norm_ratio: float
+    """Largest of a pass: norm of the state after the last loop over that before it; infinite where it overflowed."""
+    time: float
+
+
 Event = (
     FindingRaised
     | ActionTaken
@@ -125,4 +139,5 @@ Event = (
     | AuditCoverage
     | SequenceEnded
     | StepMeasured
+    | LoopsMeasured
 )

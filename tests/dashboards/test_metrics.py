@@ -285,7 +285,7 @@ def test_names_follow_prometheus_own_rules(metrics: Metrics) -> None:
         assert re.fullmatch("checkengine_[a-z_]+", family.name), family.name
         assert family.documentation.endswith("."), family.name
         if family.type == "histogram":
-            assert family.name.endswith("_seconds")
+            assert family.name.endswith(("_seconds", "_per_request", "_ratio"))
 
 
 def test_no_metric_stands_in_the_exposition_twice(metrics: Metrics) -> None:

@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "routing": ("routing", "routing_figures"),
     "proxy": ("proxy", "proxy_figures"),
     "store": ("store", "store_figures"),
+    "motion": ("motion", "motion_figures"),
     "detectors": ("detectors.run", "detector_figures"),
     "vllm": ("vllm_overhead", "vllm_figures"),
     "vllm-replay": ("vllm_replay", "vllm_replay_figures"),
@@ -38,9 +39,9 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
 """Module in checkengine.benchmarks, and its function; the quick ones first."""
 VLLM, VLLM_REPLAY = "vllm", "vllm-replay"
 """Need vLLM in the environment, and minutes: not among all."""
-READ_DATA = ("tokens", "routing", "proxy")
+READ_DATA = ("tokens", "routing", "proxy", "motion")
 DETECTORS = "detectors"
-HAVE_SLICES = (DETECTORS, "faults", "store", "routing", "proxy", VLLM)
+HAVE_SLICES = (DETECTORS, "faults", "store", "routing", "proxy", "motion", VLLM)
 
 
 @app.command()

@@ -53,4 +53,10 @@ def test_the_traces_blocks_come_in_its_order(tmp_path):
 
 def test_the_cost_of_a_seal_is_measured_beside_a_plain_copy():
     names = [each["name"] for each in seal_figures(pairs=1)]
-    assert names == ["seal.hashing on one core", "seal.a copy in memory with its seal, beside one without"]
+    assert names == [
+        "seal.hashing on one core",
+        "seal.a copy in memory with its seal, beside one without",
+        "seal.a move sealed in one pass on its own thread",
+        "seal.a pipelined move, added to the moving thread",
+        "seal.a pipelined move, until its last seal is there",
+    ]

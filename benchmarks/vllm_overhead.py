@@ -2,8 +2,11 @@
 
 Two engines with the same arguments differ by up to a tenth on two cores, whichever of them is guarded (where their
 memory lies, what else runs). So guards are measured in one engine, switched off and on from round to round; that engine
-switched off is set beside a plain one, as its own arm. A figure is the median over pairs of (with / without − 1), with
-the 95 % interval of that median. Runs in an environment with vLLM (`make vllm-setup`).
+switched off is set beside a plain one, as its own arm. A cycle runs every state once, forwards and backwards in turn:
+a drift of the machine falls on all of them. A figure is the median over cycles of (with / without − 1), with the
+95 % interval of that median. Prompts have different lengths, as in real traffic: sequences in lock step would take new
+groups of KV slots in the same step. KV memory is small enough to be used again and again, as in a server that has run
+for a while. Runs in an environment with vLLM (`make vllm-setup`).
 """
 
 from __future__ import annotations
@@ -26,10 +29,13 @@ from checkengine.engine_shim.vllm.switch_file import SIDECAR, SwitchFile
 from checkengine.guards.errors import UserError
 
 MODEL = "smollm2-135m"
-BATCHES = (1, 8, 16)
-TOKENS, PROMPT = 48, 64
-PAIRS, QUICK_PAIRS = 12, 3
-TARGETS = {"screen": 1.0, "full": 2.5}
+CYCLES = {1: 12, 8: 8, 16: 6}
+"""By batch. All of it takes about ten minutes on two cores."""
+QUICK_CYCLES = 2
+TOKENS, PROMPT, LONGER = 33, 48, 3
+"""Tokens of an answer, of the first prompt, and how much longer each further prompt is."""
+BLOCKS = 40
+TARGETS = {"screen": 1.0, "full": 2.5, "full and black box": 2.5}
 """Per cent of the median inter-token latency, and of the throughput."""
 UNBOUNDED = 1e9
 """For figures that are only told."""
@@ -43,6 +49,8 @@ class Round:
     """Seconds between two outputs of the engine, behind the prefill."""
     seconds: float = 0.0
     tokens: int = 0
+    spent: float | None = None
+    """CPU seconds in the worker's part, where something is on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,14 @@ ARMS = (
     Arm("switched off, beside plain vLLM", OFF, PLAIN),
     Arm("vLLM's NaN counter, beside plain vLLM", State("counting"), PLAIN),
 )
+STATES = (
+    OFF,
+    State("guarded", "screen"),
+    State("guarded", "full"),
+    State("guarded", "full", True),
+    PLAIN,
+    ARMS[-1].measured,
+)
 SWITCH_SECONDS = 1.1
 """An engine core looks at its switches once a second, at the begin of a step."""
 
@@ -88,7 +104,8 @@ def vllm_figures(*, quick: bool = False) -> list[dict[str, Any]]:
             "counting": stack.enter_context(engine({"VLLM_COMPUTE_NANS_IN_LOGITS": "1"})),
         }
         bench = Bench(engines, SwitchFile(spool))
-        return [each for batch in BATCHES for each in batch_figures(bench, batch, QUICK_PAIRS if quick else PAIRS)]
+        cycles = dict.fromkeys(CYCLES, QUICK_CYCLES) if quick else CYCLES
+        return [each for batch, count in cycles.items() for each in batch_figures(bench, batch, count)]
 
 
 @contextlib.contextmanager
@@ -104,7 +121,8 @@ def engine(extra: Mapping[str, str]) -> Iterator[Any]:
             dtype="float32",
             max_model_len=1024,
             enforce_eager=True,
-            max_num_seqs=max(BATCHES),
+            max_num_seqs=max(CYCLES),
+            num_gpu_blocks_override=BLOCKS,
             enable_prefix_caching=False,
         )
     finally:
@@ -120,14 +138,14 @@ def engine(extra: Mapping[str, str]) -> Iterator[Any]:
         gc.collect()
 
 
-def batch_figures(bench: Bench, batch: int, pairs: int) -> list[dict[str, Any]]:
-    for state in (PLAIN, OFF, *(arm.measured for arm in ARMS)):
+def batch_figures(bench: Bench, batch: int, cycles: int) -> list[dict[str, Any]]:
+    for state in STATES:
         bench.round(state, batch)
     results = {arm.name: Result() for arm in ARMS}
-    for number in range(pairs):
-        # The order turns round from pair to pair, so that a drift of the machine falls on both sides.
-        for arm in ARMS if number % 2 == 0 else reversed(ARMS):
-            bench.pair(arm, batch, results[arm.name], measured_first=number % 2 == 0)
+    for number in range(cycles):
+        rounds = {state: bench.round(state, batch) for state in (STATES if number % 2 == 0 else STATES[::-1])}
+        for arm in ARMS:
+            results[arm.name].add(rounds[arm.measured], rounds[arm.beside])
     milliseconds = 1e3 * statistics.median(results["full"].beside)
     first = figure(f"batch {batch}: inter-token latency without guards", milliseconds, "ms", UNBOUNDED)
     return [first, *(each for arm in ARMS for each in told(arm, batch, results[arm.name]))]
@@ -144,6 +162,13 @@ class Result:
     spent: list[float] = field(default_factory=list)
     """CPU seconds a step in the worker's part."""
 
+    def add(self, watched: Round, bare: Round) -> None:
+        self.beside.append(statistics.median(bare.between))
+        self.latency.append(statistics.median(watched.between) / self.beside[-1] - 1)
+        self.throughput.append((bare.tokens / bare.seconds) / (watched.tokens / watched.seconds) - 1)
+        if watched.spent is not None:
+            self.spent.append(watched.spent / len(watched.between))
+
 
 class Bench:
     """Engines by name; `switches` is the file that the guarded one reads."""
@@ -153,27 +178,13 @@ class Bench:
         self._state: State | None = None
 
     def round(self, state: State, batch: int) -> Round:
+        engine = self._engines[state.engine]
         if state.engine == "guarded" and state != self._state:
             self._choose(state)
-        return one_round(self._engines[state.engine], batch)
-
-    def pair(self, arm: Arm, batch: int, result: Result, *, measured_first: bool) -> None:
-        watched: Round
-        if measured_first:
-            watched, bare = self._watched(arm, batch, result), self.round(arm.beside, batch)
-        else:
-            bare, watched = self.round(arm.beside, batch), self._watched(arm, batch, result)
-        result.beside.append(statistics.median(bare.between))
-        result.latency.append(statistics.median(watched.between) / result.beside[-1] - 1)
-        result.throughput.append((bare.tokens / bare.seconds) / (watched.tokens / watched.seconds) - 1)
-
-    def _watched(self, arm: Arm, batch: int, result: Result) -> Round:
-        if arm.measured.level is None:
-            return self.round(arm.measured, batch)
-        engine = self._engines[arm.measured.engine]
-        before = cpu_seconds(engine)
-        made = self.round(arm.measured, batch)
-        result.spent.append((cpu_seconds(engine) - before) / len(made.between))
+        before = cpu_seconds(engine) if state.level is not None else 0.0
+        made = one_round(engine, batch)
+        if state.level is not None:
+            made.spent = cpu_seconds(engine) - before
         return made
 
     def _choose(self, state: State) -> None:
@@ -197,7 +208,7 @@ def one_round(engine: Any, batch: int) -> Round:
     random = np.random.default_rng(batch)
     parameters = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
     for row in range(batch):
-        prompt = {"prompt_token_ids": random.integers(100, 40_000, PROMPT).tolist()}
+        prompt = {"prompt_token_ids": random.integers(100, 40_000, PROMPT + LONGER * row).tolist()}
         engine.llm_engine.add_request(f"{time.monotonic_ns()}-{row}", prompt, parameters)
     made, last, started = Round(), None, time.perf_counter()
     while engine.llm_engine.has_unfinished_requests():

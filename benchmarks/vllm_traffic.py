@@ -123,6 +123,11 @@ class Traffic:
         if self.sequences:
             self._finish(self.random.choice(sorted(self.sequences)))
 
+    def drain(self) -> None:
+        """Everybody's request is aborted."""
+        for name in sorted(self.sequences):
+            self._finish(name)
+
     def _arrive(self) -> None:
         while len(self.sequences) < self.rows + 2 and self.random.random() < 0.6:
             name, prompt = f"request-{self.arrived}", self.random.randrange(1, 18)

@@ -76,6 +76,8 @@ class BlackBox:
         self._make_audits = audits
         self.audits: AuditSteps | None = None
         self._to_audit: deque[StepRecord] = deque(maxlen=WAITING)
+        self._message = -1
+        """The last message's number; -1 where they have none."""
         self._steps: dict[int, int] = {}
         """By the message's number, which the scheduler counts by: the recorded step."""
         self._writer: BackgroundWorker[Capture] = BackgroundWorker(
@@ -94,6 +96,9 @@ class BlackBox:
         assert self.recorder is not None
         self.recorder.ran()  # Where the step before failed, or had no logits.
         orders = orders_of(scheduler_output)
+        if -1 < self._message < orders.step - 1:
+            self.recorder.missed()
+        self._message = orders.step
         for order in orders.capture:
             if isinstance(order, CaptureOrder):
                 self.capture(order)

@@ -113,8 +113,14 @@ class Ledger:
         request = self._requests.get(name) or self._gone[name]
         return request.start.prompt_tokens, request.tokens[request.prompt_length :]
 
+    def forget_everybody(self) -> None:
+        """Messages were missed, so nothing is known of those who run."""
+        self._settle()
+        self._left += [request.start.handle for name in tuple(self._requests) if (request := self._leave(name))]
+        self._last_sampled = self._order = None
+
     def schedule(self, message: Any) -> Scheduled | None:
-        """Take a SchedulerOutput in. None where it runs nothing."""
+        """Take a SchedulerOutput in. None where it runs nothing. KeyError for a request that no message told."""
         self._left += [request.start.handle for name in message.finished_req_ids if (request := self._leave(name))]
         changes: list[tuple[int, int, int]] = []
         for name in getattr(message, "preempted_req_ids", None) or ():

@@ -145,7 +145,9 @@ def group_layout(cache: PackedCache, group: int) -> tuple[Ints, Ints, Ints, Ints
     lying = np.sort(both.reshape(size // group, -1), axis=1)
     found = [stretches(line) for line in lying]
     most = max(len(begins) for begins, _ in found)
-    begins, lengths = (np.stack([np.pad(part, (0, most - len(part))) for part in parts]) for parts in zip(*found))
+    begins, lengths = (
+        np.stack([np.pad(part, (0, most - len(part))) for part in parts]) for parts in zip(*found, strict=True)
+    )
     own = np.stack([np.searchsorted(lying[offset // group], both[offset]) for offset in range(size)])
     keys, values = np.split(own.astype(np.int32), 2, axis=1)
     return begins.astype(np.int32), lengths.astype(np.int32), keys, values

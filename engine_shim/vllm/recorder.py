@@ -63,13 +63,16 @@ class StepRecorder:
         """Held while an outcome is recorded, and while a capture reads what was."""
         self.ledger = Ledger(block_size)
         self._generator_state = generator_state
-        self._waiting: deque[Scheduled] = deque()
+        self._waiting: deque[Scheduled | None] = deque()
+        """None for a step with requests that are not known."""
+        self._strangers = False
+        """Requests run that began before messages were missed."""
         self._running = False
 
     @property
     def last_recorded(self) -> int:
         """The newest step with an outcome; -1 where there is none."""
-        return self.ledger.last_step - len(self._waiting)
+        return self.ledger.last_step - sum(step is not None for step in self._waiting)
 
     def refilling(self, blocks: Sequence[int]) -> None:
         """Whole blocks are about to be overwritten (a quarantine's), which counts as the end of the step before: the
@@ -80,6 +83,16 @@ class StepRecorder:
         whole = np.array(blocks, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)
         with self.memory:
             self.undo.save(max(0, self.ledger.last_step), whole.ravel())
+
+    def missed(self) -> None:
+        """Steps ran that nobody told. Recording goes on as soon as nobody runs who began before."""
+        if self.off or self._strangers:
+            return
+        logger.warning("messages of vLLM were missed: steps are recorded again when all requests of now have ended")
+        with self.books:
+            self._waiting.clear()
+            self.ledger.forget_everybody()
+        self._strangers = True
 
     def before_step(self, message: Any) -> None:
         """`message`: vLLM's SchedulerOutput, before the worker acts on it."""
@@ -110,6 +123,8 @@ class StepRecorder:
         self, rows: list[str], sampled: Sequence[Sequence[int]], fingerprints: NDArray[np.uint64] | None
     ) -> StepRecord | None:
         scheduled = self._waiting.popleft()
+        if scheduled is None:
+            return None
         try:
             record = self.ledger.record(scheduled, rows, sampled)
             if fingerprints is not None and len(fingerprints) == len(record.samples):
@@ -129,7 +144,15 @@ class StepRecorder:
             self.dropped += 1
 
     def _before(self, message: Any) -> None:
-        scheduled = self.ledger.schedule(message)
+        if self._strangers and not self._are_gone(message):
+            return
+        try:
+            scheduled = self.ledger.schedule(message)
+        except KeyError:
+            # One that waited, or was preempted, while messages were missed.
+            self.missed()
+            self._are_gone(message)
+            return
         step = self.ledger.last_step if scheduled is not None else self.ledger.last_step + 1
         if self.undo is not None and changes_memory(message):
             self.undo.clear(step + 1)
@@ -142,6 +165,16 @@ class StepRecorder:
         self._waiting.append(scheduled)
         if len(self._waiting) > MOST_WAITING:
             raise RuntimeError("steps run, and nobody tells their outcome")
+
+    def _are_gone(self, message: Any) -> bool:
+        """Whether the message names nobody who began before messages were missed; memory is unknown until then."""
+        self._strangers = bool(message.scheduled_cached_reqs.req_ids)
+        if self.undo is not None:
+            self.undo.clear(self.ledger.last_step + 1)
+        if self._strangers and message.total_num_scheduled_tokens:
+            self.dropped += 1
+            self._waiting.append(None)
+        return not self._strangers
 
     def _switch_off(self, error: Exception) -> None:
         """The books are wrong from here on: vLLM's messages tell changes only."""

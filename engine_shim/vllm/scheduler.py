@@ -29,6 +29,9 @@ from checkengine.guards.step import StepView
 logger = logging.getLogger("vllm.checkengine")
 
 CAPABILITIES = Capabilities(stop=True, quarantine=True)
+MOST_MEASURED = 32
+"""Steps whose measures wait to be told together: each telling wakes a thread that then wants the interpreter while the
+next step runs."""
 
 
 class SchedulerListener(Protocol):
@@ -80,6 +83,7 @@ class SchedulerGuards:
         self._rows: tuple[Any, ...] = ()
         """Requests of this step."""
         self._spent = 0
+        self._steps_measured: list[StepMeasured] = []
 
     def scheduled(self, scheduler_output: Any) -> None:
         """Before the message leaves: what workers must do first goes with it."""
@@ -105,6 +109,8 @@ class SchedulerGuards:
         if self._stops:
             self._applying.run(self._apply, scheduler, outputs)
         self._following.run(self._forget_finished)
+        if not self._live or len(self._steps_measured) >= MOST_MEASURED:
+            self._tell_measures()
         self._spent += time.thread_time_ns() - started
         return outputs
 
@@ -112,8 +118,11 @@ class SchedulerGuards:
         """Aborted, or ended in another way than by a token."""
         for name in requests:
             self._following.run(self._forget, name)
+        if not self._live:
+            self._tell_measures()
 
     def close(self) -> None:
+        self._tell_measures()
         for closer in self._closers:
             self._following.run(closer.close)
         self._closers = []
@@ -210,9 +219,14 @@ class SchedulerGuards:
         self.cpu_seconds += spent
         tokens = scheduler_output.total_num_scheduled_tokens
         rows = len(scheduler_output.num_scheduled_tokens)
-        self.bus.publish(
+        self._steps_measured.append(
             StepMeasured(orders_of(scheduler_output).step, rows, tokens, time.perf_counter() - wall, spent, time.time())
         )
+
+    def _tell_measures(self) -> None:
+        for measured in self._steps_measured:
+            self.bus.publish(measured)
+        self._steps_measured = []
 
     def _tell_off(self, name: str, reason: str) -> None:
         self.bus.publish(GuardDisabled(name, reason, time.time()))

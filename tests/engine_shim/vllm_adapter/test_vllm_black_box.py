@@ -149,13 +149,14 @@ def test_the_finding_of_a_capture_names_the_recorded_step_and_not_the_messages_n
     for _ in range(20):
         run.step()
     empty = Message()
-    attach(empty, ToWorkers(99, (), ()))
+    run.messages += 1
+    attach(empty, ToWorkers(run.messages, (), ()))
     run.box.between_steps(run.worker, empty)
     run.box.before_step(run.worker, empty)
-    run.messages = 99
     run.step()
     order = run.order()
-    assert order.findings[0].step == 100
+    assert run.box.recorder is not None
+    assert order.findings[0].step != run.box.recorder.last_recorded
     run.step(order)
     run.box.close()
     assert run.captures[0].findings[0].step == run.captures[0].window.last_step
@@ -221,3 +222,43 @@ def test_fingerprints_come_from_the_workers_reading() -> None:
     (record,) = run.box.recorder.recorder.window().records
     told = np.array([5, 6], np.uint64)[[bool(ids) for ids in tokens]]
     assert record.fingerprints.tolist() == told.tolist()
+
+
+def switched_off(run: Run, steps: int) -> None:
+    """Steps that the black box does not see."""
+    box = run.box
+    run.box = SimpleNamespace(between_steps=no, before_step=no, raw_logits=no, after_step=no)  # type: ignore[assignment]
+    for _ in range(steps):
+        run.step()
+    run.box = box
+
+
+def no(*arguments: Any) -> None: ...
+
+
+def test_steps_are_recorded_again_when_requests_from_before_a_gap_have_ended(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(7, 0)
+    for _ in range(20):
+        run.step()
+    switched_off(run, 5)
+    run.step()
+    recorder = run.box.recorder
+    assert recorder is not None
+    assert "messages of vLLM were missed" in caplog.text
+    gap = recorder.ledger.last_step
+    run.traffic.drain()
+    for _ in range(60):
+        run.step()
+    assert recorder.off == ""
+    assert recorder.ledger.last_step > gap + 8
+    unseen = len(run.after) - 1 - recorder.ledger.last_step
+    run.step(run.order())
+    run.step()
+    run.box.close()
+    (capture,) = run.captures
+    first = capture.first_exact_step
+    assert first is not None
+    assert first > gap
+    before = capture.memory_at(first)
+    for name, tensor in slots_of(run.after[first - 1 + unseen], before.blocks).items():
+        assert torch.equal(before.tensors[name], tensor)

@@ -17,6 +17,7 @@ from checkengine.replay.judge.judge import Judge
 from checkengine.replay.windows import build_window
 from checkengine.selftest_cases import BLOCK, UNDECIDABLE, Case, case_of, sampled_requests
 from checkengine.selftest_judging import CONVICTIONS, Judged, Outcome, describe, judge_case
+from checkengine.selftest_motion import MOTION_CLASSES
 from checkengine.selftest_serving import Seen, run
 from checkengine.tiny import tiny_model, tiny_tokenizer
 
@@ -60,7 +61,7 @@ def names_of(chosen: str) -> tuple[str, ...]:
     known = {**FAULTS, **BLIND_FAULTS, **FRESH_FAULTS}
     found = [name for name, fault in known.items() if chosen in (str(fault.fault_class), fault.fault_class.name, name)]
     if not found:
-        classes = ", ".join(sorted({str(fault.fault_class) for fault in known.values()}))
+        classes = ", ".join([*sorted({str(fault.fault_class) for fault in known.values()}), *MOTION_CLASSES])
         raise UserError(f"there is no class and no fault {chosen!r}; the classes are {classes}")
     return tuple(found)
 

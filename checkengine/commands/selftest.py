@@ -33,9 +33,14 @@ def selftest(
     if not on_device or not device:
         from checkengine.selftest import selftest_figures
         from checkengine.selftest_faults import QUICK, fault_figures, names_of
+        from checkengine.selftest_motion import MOTION_CLASSES, class_figures, quick_figures
 
         figures += [] if chosen else selftest_figures()
-        figures += fault_figures(names_of(chosen) if chosen else QUICK)
+        if chosen in MOTION_CLASSES:
+            figures += class_figures(chosen)
+        else:
+            figures += fault_figures(names_of(chosen) if chosen else QUICK)
+            figures += [] if chosen else quick_figures()
     measured = report("selftest" + (" --on-device" if on_device else ""), figures)
     if as_json:
         typer.echo(json.dumps(measured))

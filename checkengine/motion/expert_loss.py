@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -92,27 +93,41 @@ def kill_one(fleet: Fleet, chance: random.Random) -> tuple[float, float]:
     return noticed - at, time.monotonic() - noticed
 
 
+TROUBLES: dict[str, tuple[Trouble, str, dict[str, Any]]] = {
+    "hangs": (Trouble(hang_at=12), "lost", {}),
+    "slow": (Trouble(slow_from=5, slow_seconds=0.3), "slow", {}),
+    "flaps": (Trouble(flap_every=9), "payload", {}),
+    "wrong": (Trouble(wrong_from=12), "wrong", {"check_every": 8}),
+}
+"""What one rank does, the kind of event that names it, and settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleRun:
+    named: bool
+    """That rank, and nobody else."""
+    equal: bool
+    seconds: float
+
+
+def trouble_run(name: str, clean: Mapping[str, list[int]]) -> TroubleRun:
+    trouble, kind, options = TROUBLES[name]
+    with Fleet(FleetSettings(**options), {2: trouble}) as fleet:
+        submit(fleet, SHORT)
+        began = time.monotonic()
+        answers = run(fleet)
+        told = {event.rank for event in fleet.events if event.kind == kind}
+        equal = all(answers[name] == tokens[: len(answers[name])] for name, tokens in clean.items())
+        return TroubleRun(told == {2}, equal, time.monotonic() - began)
+
+
 def trouble_figures(clean: Mapping[str, list[int]]) -> list[dict[str, Any]]:
     """A rank that hangs, one that is slow, one whose link flaps and one that answers wrongly: named, answers kept."""
-    cases: dict[str, tuple[Trouble, str, dict[str, Any]]] = {
-        "hangs": (Trouble(hang_at=12), "lost", {}),
-        "slow": (Trouble(slow_from=5, slow_seconds=0.3), "slow", {}),
-        "flaps": (Trouble(flap_every=9), "payload", {}),
-        "wrong": (Trouble(wrong_from=12), "wrong", {"check_every": 8}),
-    }
-    named, equal, seconds = 0, 0, []
-    for trouble, kind, options in cases.values():
-        with Fleet(FleetSettings(**options), {2: trouble}) as fleet:
-            submit(fleet, SHORT)
-            began = time.monotonic()
-            answers = run(fleet)
-            told = {event.rank for event in fleet.events if event.kind == kind}
-            named += told == {2}
-            equal += all(answers[name] == tokens[: len(answers[name])] for name, tokens in clean.items())
-            seconds.append(time.monotonic() - began)
-    of = f"share of {len(cases)}: {', '.join(cases)}"
+    runs = [trouble_run(name, clean) for name in TROUBLES]
+    of = f"share of {len(runs)}: {', '.join(TROUBLES)}"
+    named, equal = (sum(each) / len(runs) for each in ([r.named for r in runs], [r.equal for r in runs]))
     return [
-        figure("expert-loss.ranks in other trouble named, nobody else", named / len(cases), of, 1, at_least=True),
-        figure("expert-loss.their answers equal", equal / len(cases), of, 1, at_least=True),
-        figure("expert-loss.a run with trouble", median(seconds), "s", 60),
+        figure("expert-loss.ranks in other trouble named, nobody else", named, of, 1, at_least=True),
+        figure("expert-loss.their answers equal", equal, of, 1, at_least=True),
+        figure("expert-loss.a run with trouble", median(each.seconds for each in runs), "s", 60),
     ]

@@ -58,7 +58,7 @@ def planted_figures(seeds: int) -> list[dict[str, Any]]:
         for seed in range(seeds):
             found = planted_run(planted, seed, side)
             cases += 1
-            caught += _named(found.told, planted)
+            caught += is_named(found.told, planted)
             sided += found.sides == [side]
             equal += found.answer == found.clean
             early += found.cached == BLOCK * found.struck
@@ -86,7 +86,7 @@ class PlantedRun:
     """Prompt tokens taken from a tier."""
 
 
-def _named(told: list[Finding], planted: str) -> bool:
+def is_named(told: list[Finding], planted: str) -> bool:
     wanted = "another_tenants_block" if planted == "other tenant" else planted.replace(" ", "_")
     return len(told) == 1 and bool(told[0].evidence.get(wanted))
 

@@ -1,4 +1,4 @@
-"""A real Chromium, and what axe's most common rules ask of a page, asked of what it has drawn."""
+"""A real Chromium, and what axe-core and a few rules of our own ask of a page as it has drawn it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
@@ -121,6 +123,20 @@ def opened(browser: Browser, base: str, **options: Any) -> Iterator[tuple[Page, 
     seen.watch(page, base)
     yield page, seen
     context.close()
+
+
+@cache
+def axe() -> str:
+    """Deque's axe-core, as a package of PyPI carries it; its rules of WCAG 2 and its best practices."""
+    return (files("axe_playwright_python") / "axe.min.js").read_text()
+
+
+def inaccessible(page: Page) -> list[str]:
+    """What is wrong for who cannot see, point or tell colours apart; empty where nothing is."""
+    page.evaluate(axe())
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+    told = [f"axe {each['id']}: {node['html'][:120]}" for each in found for node in each["nodes"]]
+    return told + list(page.evaluate(ACCESSIBLE))
 
 
 def overflow(page: Page) -> int:

@@ -41,12 +41,13 @@ def dashboard(
     from checkengine.dashboards.web.app import Given, build_app
     from checkengine.dashboards.web.auth import needs_sign_in
     from checkengine.replay.catalog import Catalog
+    from checkengine.replay.catalog.catalog import SETTING
     from checkengine.web_process import serve
 
     settings = load_settings(config)
     chosen = chosen_settings(settings, host, port)
     needs_sign_in(chosen)
-    catalog = Catalog.open(store or settings.catalog.url)
+    catalog = Catalog.open(store or settings.catalog.url, named="--store" if store else SETTING)
     roots = tuple(bundles) or (settings.capture.directory,)
     app = build_app(chosen, Given(catalog, roots, pieces_of))
     serve(app, chosen, catalog, roots if replay else (), announce)

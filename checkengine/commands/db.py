@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from checkengine.config import Settings
+    from checkengine.replay.catalog import Catalog
 
 app = typer.Typer(help="Upgrade, check and tidy the catalog.", no_args_is_help=True, rich_markup_mode=None)
 CONFIG = typer.Option(None, help="checkengine.toml. Default: the one in the current directory")
@@ -18,10 +23,9 @@ AS_JSON = typer.Option(False, "--json", help="Print one JSON object.")
 def upgrade(config: Path | None = CONFIG, url: str = URL) -> None:
     """Bring the tables up to date. Processes do so themselves when they begin; this is for a moment of your own."""
     from checkengine.config import load_settings
-    from checkengine.replay.catalog import Catalog
     from checkengine.replay.catalog.health import newest_revision
 
-    Catalog.open(url or load_settings(config).catalog.url).close()
+    opened(url, load_settings(config)).close()
     typer.echo(f"the catalog is at revision {newest_revision()}")
 
 
@@ -29,11 +33,10 @@ def upgrade(config: Path | None = CONFIG, url: str = URL) -> None:
 def check(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON) -> None:
     """Is the schema the newest, the file whole, every named bundle there? Exit 1: something is wrong; 2: no catalog."""
     from checkengine.config import load_settings
-    from checkengine.replay.catalog import Catalog
     from checkengine.replay.catalog.health import examine
 
     settings = load_settings(config)
-    catalog = Catalog.open(url or settings.catalog.url, upgraded=False)
+    catalog = opened(url, settings, upgraded=False)
     health = examine(catalog, [settings.capture.directory])
     catalog.close()
     if as_json:
@@ -53,11 +56,10 @@ def check(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON)
 def vacuum(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON) -> None:
     """Delete what [catalog] keeps no longer, and give the room back. Held incidents and bundles stay."""
     from checkengine.config import load_settings
-    from checkengine.replay.catalog import Catalog
     from checkengine.replay.catalog.retention import Policy, expire, tidy
 
     settings = load_settings(config)
-    catalog = Catalog.open(url or settings.catalog.url)
+    catalog = opened(url, settings)
     gone = expire(catalog, Policy.of(settings.catalog), time.time())
     tidy(catalog)
     catalog.close()
@@ -66,3 +68,11 @@ def vacuum(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON
     else:
         deleted = ", ".join(f"{count} of {table}" for table, count in gone.items())
         typer.echo(f"deleted {deleted}" if deleted else "nothing is too old")
+
+
+def opened(url: str, settings: Settings, *, upgraded: bool = True) -> Catalog:
+    from checkengine.replay.catalog import Catalog
+    from checkengine.replay.catalog.catalog import SETTING
+
+    named = "--url" if url else f"{SETTING}, or give --url"
+    return Catalog.open(url or settings.catalog.url, upgraded=upgraded, named=named)

@@ -27,11 +27,12 @@ def worker(
     """
     from checkengine.config import load_settings
     from checkengine.replay.catalog import Catalog
+    from checkengine.replay.catalog.catalog import SETTING
     from checkengine.replay_worker import LOCAL, ReplayWorker
 
     settings = load_settings(config)
     wanted = tuple(target) or targets_here() or LOCAL
-    catalog = Catalog.open(store or settings.catalog.url)
+    catalog = Catalog.open(store or settings.catalog.url, named="--store" if store else SETTING)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

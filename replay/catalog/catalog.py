@@ -19,6 +19,9 @@ from sqlalchemy.pool import StaticPool
 from checkengine.guards.errors import UserError
 
 BUSY_SECONDS = 10.0
+SETTING = "[catalog] url"
+BACKENDS = ("sqlite", "postgresql")
+EXAMPLE = "postgresql://user@host/database"
 MIGRATION_LOCK = 0x0C4EC4E6
 """Of PostgreSQL's advisory locks."""
 
@@ -35,14 +38,13 @@ class Catalog:
         self._writing = engine.execution_options(checkengine_begin="IMMEDIATE")
 
     @classmethod
-    def open(cls, url: str | Path, *, upgraded: bool = True) -> Catalog:
+    def open(cls, url: str | Path, *, upgraded: bool = True, named: str = SETTING) -> Catalog:
         """`url` is an SQLAlchemy URL or the path of an SQLite file. Brings the tables up to date (but for `upgraded`
-        false, which makes no file either); several processes may open at once. CatalogError where it cannot."""
-        location = (
-            sa.make_url(url) if isinstance(url, str) and "://" in url else sa.URL.create("sqlite", database=str(url))
-        )
+        false, which makes no file either); several processes may open at once. CatalogError where it cannot; `named`
+        is where the message sends the reader."""
+        location = location_of(url, named)
         if not upgraded and is_absent(location):
-            raise CatalogError(f"there is no catalog at {location.database}; check [catalog] url")
+            raise CatalogError(f"there is no catalog at {location.database}; check {named}")
         try:
             engine = make_engine(location)
             with opening(location):
@@ -50,10 +52,15 @@ class Catalog:
                     upgrade(engine)
                 else:
                     engine.connect().close()
-        except (sa.exc.SQLAlchemyError, OSError, ImportError) as error:
+        except ImportError as error:
+            raise CatalogError(
+                f"a catalog on {location.get_backend_name()} needs its driver ({error}): "
+                "pip install 'checkengine[postgres]'"
+            ) from error
+        except (sa.exc.SQLAlchemyError, OSError) as error:
             words = str(error).splitlines()[0]
             raise CatalogError(
-                f"the catalog {location.render_as_string()} cannot be opened ({words}); check [catalog] url"
+                f"the catalog {location.render_as_string()} cannot be opened ({words}); check {named}"
             ) from error
         return cls(engine)
 
@@ -70,6 +77,26 @@ class Catalog:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def location_of(url: str | Path, named: str) -> sa.URL:
+    """`postgres://` and `postgresql://` mean the driver that checkengine brings along."""
+    if not isinstance(url, str) or "://" not in url:
+        return sa.URL.create("sqlite", database=str(url))
+    try:
+        location = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise CatalogError(
+            f"the catalog's URL cannot be read; write {named} as {EXAMPLE}, or the path of an SQLite file"
+        ) from None
+    if location.drivername in ("postgres", "postgresql"):
+        return location.set(drivername="postgresql+psycopg")
+    if location.get_backend_name() not in BACKENDS:
+        raise CatalogError(
+            f"{location.drivername} is no database for a catalog; write {named} as {EXAMPLE}, or the path of an SQLite "
+            "file"
+        )
+    return location
 
 
 def is_file(location: sa.URL) -> bool:

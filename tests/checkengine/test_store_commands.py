@@ -71,6 +71,39 @@ def test_checking_a_catalog_that_is_not_there_says_so_and_makes_none(place: Path
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_every_way_to_write_postgresql_takes_the_driver_that_comes_along(scheme: str) -> None:
+    result = RUN.invoke(db, ["check", "--url", f"{scheme}://me:secret@127.0.0.1:1/none"])
+    assert isinstance(result.exception, CatalogError)
+    told = str(result.exception)
+    assert "postgresql+psycopg://me:***@127.0.0.1:1/none" in told
+    assert "onnection refused" in told
+    assert told.endswith("check --url")
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://me:secret@host/db", "redis://host", "postgres://me:secret@host:port/db", "://"]
+)
+def test_what_is_no_catalogs_url_is_told_with_an_example(url: str) -> None:
+    result = RUN.invoke(db, ["upgrade", "--url", url])
+    assert isinstance(result.exception, CatalogError)
+    assert "write --url as postgresql://user@host/database, or the path of an SQLite file" in str(result.exception)
+    assert "secret" not in str(result.exception)
+
+
+def test_without_a_url_the_message_names_the_setting_and_the_option(place: Path) -> None:
+    (place / "checkengine.toml").write_text('[catalog]\nurl = "nothere.db"\n')
+    result = RUN.invoke(db, ["check"])
+    assert "check [catalog] url, or give --url" in str(result.exception)
+
+
+def test_a_missing_driver_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    result = RUN.invoke(db, ["check", "--url", "postgres://me@host/db"])
+    assert "pip install 'checkengine[postgres]'" in str(result.exception)
+
+
 def test_vacuum_deletes_what_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     write_finding(at=1.0)
     with monkeypatch.context() as patch:

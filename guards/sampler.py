@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from checkengine.detectors.sampling import (
 )
 from checkengine.detectors.sampling_evidence import ReplicaEvidence, SequenceEvidence, best_factors, factors
 from checkengine.guards.finding import Finding, Severity
+from checkengine.guards.flat import flat_tokens
 from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
 from checkengine.guards.settings import SamplerSettings
 from checkengine.guards.step import SequenceStart, StepView
@@ -234,7 +236,8 @@ class SamplerGuard(ReportsOnce):
         if stats is None or stats.argmax is None or stats.margin is None:
             return NO_FINDINGS
         found: list[Finding] = []
-        for stats_row, best in enumerate(stats.argmax.tolist()):
+        for stats_row in other_than_best(step, stats.argmax):
+            best = int(stats.argmax[stats_row])
             row, offset = step.place(stats_row)
             tokens = step.tokens[row]
             # Several tokens from one row of statistics tell nothing of the later ones.
@@ -276,3 +279,12 @@ class SamplerGuard(ReportsOnce):
     def _add(self, found: list[Finding], finding: Finding | None) -> None:
         if finding is not None:
             found.append(finding)
+
+
+def other_than_best(step: StepView, best: NDArray[np.integer[Any]]) -> Sequence[int]:
+    """Rows of statistics whose token may be another than the row's largest logit; all where rows have several."""
+    flat = flat_tokens(step)
+    if step.stats_of is not None or not flat.one_each or len(flat.tokens) != len(best):
+        return range(len(best))
+    rows: list[int] = np.flatnonzero(flat.tokens != best).tolist()
+    return rows

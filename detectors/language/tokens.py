@@ -20,6 +20,8 @@ from checkengine.detectors.language.reader import CONTEXT, LanguageLimits, Langu
 
 KEPT = 256
 """Latest tokens that are kept of each row: where evidence began, and what stood before it."""
+TOGETHER, TEXT = 16, 512
+"""Tokens and bytes that one call reads."""
 GROUP = 8
 """Tokens that are read together: a reading is told so many tokens later at most, at its true place."""
 LEARNED_FROM = 64
@@ -50,25 +52,56 @@ def foreign_rows(tokens: Any, ends: Any, slots: Any, scripts: Any, familiar: Any
 
 
 @compiled
-def _read_row(counts: Any, rows: Any, slot: Any, table: Any, totals: Any, tally: Any, model: Any, limits: Any) -> Any:
+def _gather(counts: Any, kept: Any, slot: Any, table: Any, text: Any, stops: Any) -> Any:
+    """Bytes of the tokens to read, in one piece; `stops[i]` is where the i-th of them ends. Returns how many."""
+    pieces, offsets = table
+    size, count, skipped = 0, 0, counts[slot, BYTE]
+    for at in range(counts[slot, READ], min(counts[slot, WRITTEN], counts[slot, READ] + len(stops))):
+        token = kept[slot, at % KEPT]
+        if 0 <= token < len(offsets) - 1:
+            first, last = offsets[token] + skipped, offsets[token + 1]
+            if size + last - first > len(text):
+                break
+            for byte in range(first, last):
+                text[size] = pieces[byte]
+                size += 1
+        stops[count], skipped = size, 0
+        count += 1
+    return count
+
+
+@compiled
+def _settle(counts: Any, state: Any, marks: Any, text: Any, stops: Any, count: Any, come: Any, before: Any) -> None:
+    """Notes the characters after each token that was read: `come` bytes of `text`. `before` is what was known when
+    reading began: characters read, and bytes that the last of them still needed."""
+    character, need = before
+    first = 0
+    for index in range(count):
+        stop = stops[index]
+        at = counts[READ] % KEPT
+        if state[kernel.EVENT] and come <= stop:
+            counts[BYTE] += come - first
+            marks[at] = state[kernel.CHARACTER]
+            return
+        character, need = kernel.count_characters(text, first, stop, character, need)
+        marks[at], counts[BYTE], first = character, 0, stop
+        counts[READ] += 1
+
+
+@compiled
+def _read_row(counts: Any, rows: Any, slot: Any, table: Any, shared: Any, tally: Any, model: Any, limits: Any) -> Any:
     """Reads what a row has kept; stops at an event, in mid token where it must."""
     states, words, evidence, starts, roles, kept, marks = rows
-    pieces, offsets = table
+    totals, text, stops = shared
     state, word = states[slot], words[slot]
     arrays = (totals, evidence[slot], starts[slot], roles[slot])
     while counts[slot, READ] < counts[slot, WRITTEN]:
-        at = counts[slot, READ] % KEPT
-        token = kept[slot, at]
-        if 0 <= token < len(offsets) - 1:
-            first, last = offsets[token], offsets[token + 1]
-            come = kernel.advance(pieces, first + counts[slot, BYTE], last, state, word, arrays, tally, model, limits)
-            if state[kernel.EVENT]:
-                marks[slot, at] = state[kernel.CHARACTER]
-                counts[slot, BYTE] = come - first
-                return True
-        marks[slot, at] = state[kernel.CHARACTER]
-        counts[slot, BYTE] = 0
-        counts[slot, READ] += 1
+        count = _gather(counts, kept, slot, table, text, stops)
+        before = (state[kernel.CHARACTER], state[kernel.NEED])
+        come = kernel.advance(text, 0, stops[count - 1], state, word, arrays, tally, model, limits)
+        _settle(counts[slot], state, marks[slot], text, stops, count, come, before)
+        if state[kernel.EVENT]:
+            return True
     return False
 
 
@@ -82,7 +115,7 @@ def advance_rows(
     counts: Any,
     rows: Any,
     table: Any,
-    totals: Any,
+    shared: Any,
     tally: Any,
     model: Any,
     limits: Any,
@@ -99,7 +132,7 @@ def advance_rows(
             is_turn = (counts[slot, WRITTEN] + slot) % GROUP == 0
             # After an event the rest of the row waits until that is decided: more than is kept cannot come in a step.
             is_due = seen[row] == 0 and (is_turn or urgent[row] >= 0)
-            if is_due and _read_row(counts, rows, slot, table, totals, tally, model, limits):
+            if is_due and _read_row(counts, rows, slot, table, shared, tally, model, limits):
                 seen[row] = 1
         if seen[row] == 0 and 0 < counts[slot, LEARN_AT] <= counts[slot, WRITTEN]:
             seen[row] = 2
@@ -118,7 +151,13 @@ class TokenReader:
         offsets = np.cumsum([0, *(len(piece) for piece in pieces)], dtype=np.int64)
         self._table = (np.frombuffer(b"".join(pieces) or b"\0", np.uint8), offsets)
         self._pieces = pieces
-        self._totals = np.zeros(len(COLUMNS), np.int32)
+        longest = max(map(len, pieces), default=0)
+        self._shared = (
+            np.zeros(len(COLUMNS), np.int32),
+            np.zeros(max(TEXT, longest), np.uint8),
+            np.zeros(TOGETHER, np.int64),
+        )
+        """What all rows write into in turn: a word's totals, text and where its tokens end."""
         self._tally = np.zeros(0, np.int64)
         self._counts = np.zeros((0, 4), np.int64)
         self._rows = _rows(0)
@@ -159,7 +198,7 @@ class TokenReader:
     def _advance(self, *step: NDArray[np.int64] | NDArray[np.int8]) -> int:
         return int(
             advance_rows(
-                *step, self._counts, self._rows, self._table, self._totals, self._tally, self._model, self._limits
+                *step, self._counts, self._rows, self._table, self._shared, self._tally, self._model, self._limits
             )
         )
 
@@ -172,7 +211,7 @@ class TokenReader:
             if reading is not None:
                 found.append(self._by_token(slot, reading))
             more = _read_row(
-                self._counts, self._rows, slot, self._table, self._totals, self._tally, self._model, self._limits
+                self._counts, self._rows, slot, self._table, self._shared, self._tally, self._model, self._limits
             )
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 from checkengine.benchmarks.proxy_load import HEADERS, PATH, Process, ask, body_of
@@ -70,9 +71,8 @@ async def mangled_streams(upstream: Upstream, count: int, draw: random.Random) -
     return different
 
 
-async def leavers(place: Process, upstream: Upstream, count: int, draw: random.Random) -> int:
-    """Sockets that the proxy holds more than before, after `count` streams at once of which most were left."""
-    before = sockets_of(place)
+async def leavers(upstream: Upstream, count: int, draw: random.Random) -> None:
+    """`count` streams at once; each client leaves at a time of its own, most before the stream's end."""
     client = UpstreamClient(ProxySettings())
     body = body_of(200, every=0.02)
 
@@ -88,11 +88,18 @@ async def leavers(place: Process, upstream: Upstream, count: int, draw: random.R
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
     client.close()
+
+
+async def settled(place: Process, most: Mapping[str, int]) -> dict[str, int]:
+    """What the proxy holds: sockets, tasks, running requests, bytes. Where that is more than `most`, it gets some time."""
     waited = 0.0
-    while sockets_of(place) > before and waited < SETTLING_SECONDS:
+    while True:
+        found = {"sockets": sockets_of(place), **place.held(), "bytes": place.resident_bytes()}
+        over = any(found[name] > most.get(name, 0) for name in ("sockets", "tasks", "running"))
+        if not over or waited >= SETTLING_SECONDS:
+            return found
         await asyncio.sleep(0.1)
         waited += 0.1
-    return max(0, sockets_of(place) - before)
 
 
 def sockets_of(place: Process) -> int:

@@ -11,6 +11,9 @@ from typing import Any
 
 import msgspec
 
+from checkengine.benchmarks.detectors import DetectorOptions
+from checkengine.benchmarks.detectors.language_truth import Consensus
+from checkengine.benchmarks.detectors.replies import Reply, degenerate, healthy
 from checkengine.benchmarks.figure import figure
 from checkengine.engine_shim.proxy.conversation import told_of_conversation
 from checkengine.engine_shim.proxy.inspecting import Inspector
@@ -18,47 +21,62 @@ from checkengine.engine_shim.proxy.parts import ProxyParts
 from checkengine.engine_shim.proxy.requests import Operation, facts_of
 from checkengine.engine_shim.proxy.watch import AnswerWatch
 
-TAU, CONFUSION = "tau_bench_airline.json.gz", "language_confusion.jsonl.gz"
-HEALTHY_TASK = "monolingual"
-REPLIES = 2000
-"""Of the data's healthy replies, every n-th."""
+LEAST_CAUGHT = 92.0
+"""Per cent; they are cut off after some 100 tokens, so that the last copy may be the first that is told."""
+TAU = "tau_bench_airline.json.gz"
+QUICK_EVERY = 10
 PIECE = 4
 """Characters of a chunk: about a token."""
+SWITCH, LOOP = "language.switch", "repetition.loop"
 
 Exchange = tuple[list[Mapping[str, Any]], Mapping[str, Any]]
 """Messages of a request, and the message that answers it."""
+Figures = Iterator[dict[str, Any]]
 
 
-def healthy_figures(data: Path | None) -> list[dict[str, Any]]:
-    """Nothing where the data is not there."""
-    if data is None or not (data / TAU).is_file():
-        return []
+def healthy_figures(data: Path | None, *, quick: bool = False) -> Figures:
+    """None where the data is not there; the missing file is named on stderr."""
+    if data is None:
+        return
     parts = _parts()
-    found = [_figure(parts, conversations(data / TAU), "turns of reward-1 conversations", frozenset())]
-    if (data / CONFUSION).is_file():
-        # What this collection is about is models that confuse languages.
-        found.append(
-            _figure(parts, replies(data / CONFUSION), "replies in one language", frozenset({"language.switch"}))
-        )
-    return found
+    if (data / TAU).is_file():
+        found, count = Counter[str](), 0
+        for messages, reply in conversations(data / TAU):
+            count += 1
+            found += found_in(parts, messages, reply)
+        yield _alarms(found, f"{count:,} turns of reward-1 conversations", frozenset())
+    yield from of_replies(parts, DetectorOptions(data, quick))
 
 
-def _figure(parts: ProxyParts, exchanges: Iterable[Exchange], what: str, apart: frozenset[str]) -> dict[str, Any]:
-    found, count = Counter[str](), 0
-    for messages, reply in exchanges:
-        count += 1
-        found += found_in(parts, messages, reply)
-    counted = {kind: number for kind, number in found.items() if kind not in apart}
+def of_replies(parts: ProxyParts, options: DetectorOptions) -> Figures:
+    """Of instruct models: healthy; of base models, those of which more than half repeats: degenerate. Other replies of
+    base models are neither: many fall into a loop before they are cut off."""
+    every = QUICK_EVERY if options.quick else 1
+    if not (well := healthy(options)[::every]):
+        return
+    found, truth = Counter[str](), Consensus.installed()
+    for reply in well:
+        kinds = found_in(parts, *exchange_of(reply))
+        # The collection is about models that answer in another language than they were asked for.
+        if kinds[SWITCH] and not (truth is not None and truth.is_right(reply)):
+            kinds["switch that is one"] = kinds.pop(SWITCH)
+        found += kinds
+    yield _alarms(found, f"{len(well):,} replies of healthy models", frozenset({"switch that is one"}))
+    loops = degenerate(options)[::every]
+    caught = sum(found_in(parts, *exchange_of(reply))[LOOP] > 0 for reply in loops)
+    name = f"proxy: of {len(loops):,} degenerate replies, told as loops"
+    yield figure(name, 100 * caught / len(loops), "%", LEAST_CAUGHT, at_least=True)
+
+
+def exchange_of(reply: Reply) -> Exchange:
+    asked = reply.prompt or f"Answer in {reply.language}."
+    return [{"role": "user", "content": asked}], {"role": "assistant", "content": reply.completion}
+
+
+def _alarms(found: Counter[str], what: str, apart: frozenset[str]) -> dict[str, Any]:
     told = ", ".join(f"{kind} {number}" for kind, number in found.most_common()) or "none"
-    return figure(f"proxy: findings in {count:,} {what} ({told})", sum(counted.values()), "findings", 0)
-
-
-def replies(path: Path) -> Iterator[Exchange]:
-    with gzip.open(path, "rt") as lines:
-        healthy = [row for row in map(json.loads, lines) if row["task"] == HEALTHY_TASK]
-    for row in healthy[:: max(1, len(healthy) // REPLIES)]:
-        asked = {"role": "user", "content": f"Answer in {row['language']}."}
-        yield [asked], {"role": "assistant", "content": row["completion"]}
+    counted = sum(number for kind, number in found.items() if kind not in apart)
+    return figure(f"proxy: findings in {what} ({told})", counted, "findings", 0)
 
 
 def conversations(path: Path) -> Iterator[Exchange]:

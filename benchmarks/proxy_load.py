@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,14 +42,24 @@ class Process:
                 continue
         return total * 1e-9
 
+    def held(self) -> dict[str, int]:
+        """Of a proxy: how many tasks its loop has, and how many requests run."""
+        assert self.running.stdin is not None
+        assert self.running.stdout is not None
+        self.running.stdin.write("held\n")
+        self.running.stdin.flush()
+        found: dict[str, int] = json.loads(self.running.stdout.readline())
+        return found
+
     def resident_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.running.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
-def process(module: str, *arguments: str) -> Iterator[Process]:
-    """`python -m MODULE ARGUMENTS`, until the block ends; one thread for every library."""
+def process(module: str, *arguments: str, cores: set[int] | None = None) -> Iterator[Process]:
+    """`python -m MODULE ARGUMENTS`, until the block ends; one thread for every library. `cores` are all that it may
+    use."""
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     running = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -60,6 +70,8 @@ def process(module: str, *arguments: str) -> Iterator[Process]:
     )
     assert running.stdout is not None
     assert running.stdin is not None
+    if cores:
+        os.sched_setaffinity(running.pid, cores)
     try:
         first = json.loads(running.stdout.readline())
         yield Process(running, first if isinstance(first, int) else first["port"])
@@ -68,14 +80,25 @@ def process(module: str, *arguments: str) -> Iterator[Process]:
         running.wait(30)
 
 
-def body_of(chunks: int, *, every: float = 0.0, stream: bool = True, **more: object) -> bytes:
-    question = "Explain how an engine keeps its blocks of memory apart."
+QUESTION = "Explain how an engine keeps its blocks of memory apart."
+
+
+def body_of(
+    chunks: int,
+    *,
+    every: float = 0.0,
+    stream: bool = True,
+    question: str = QUESTION,
+    loops: bool = False,
+    **more: object,
+) -> bytes:
+    """`every`: seconds between two chunks; `loops`: the answer says one thing again and again."""
     return json.dumps(
         {
             "model": "mock",
             "stream": stream,
             "messages": [{"role": "user", "content": question}],
-            "mock": {"chunks": chunks, "every": every},
+            "mock": {"chunks": chunks, "every": every, "loops": loops},
             **more,
         }
     ).encode()
@@ -98,7 +121,8 @@ async def one_stream(client: UpstreamClient, upstream: Upstream, body: bytes, re
             while at >= 0:
                 received.chunks += 1
                 end = data.index(b'"', at)
-                received.delays.append((now - int(data[at + len(MARK) : end])) * 1e-9)
+                if (sent := data[at + len(MARK) : end]).isdigit():
+                    received.delays.append((now - int(sent)) * 1e-9)
                 at = data.find(MARK, end)
 
 
@@ -129,6 +153,18 @@ async def whole_answers(upstream: Upstream, clients: int, body: bytes, seconds: 
     await asyncio.gather(*(again() for _ in range(clients)))
     client.close()
     return done, time.monotonic() - began
+
+
+async def ask_each(upstream: Upstream, bodies: Iterable[bytes], clients: int = 1) -> None:
+    """Each once, by so many clients."""
+    client, waiting = UpstreamClient(ProxySettings()), iter(bodies)
+
+    async def again() -> None:
+        for body in waiting:
+            await ask(client, upstream, body)
+
+    await asyncio.gather(*(again() for _ in range(clients)))
+    client.close()
 
 
 async def ask(client: UpstreamClient, upstream: Upstream, body: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """One proxy as a process of its own for measuring: `python -m checkengine.benchmarks.proxy_process KIND UPSTREAM`.
 
-It prints the port it listens on and serves until its standard input closes.
+It prints the port it listens on, answers every line of its standard input with what it holds, and serves until that
+closes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from checkengine.engine_shim.proxy.server import bound, config_of
 from checkengine.engine_shim.proxy.settings import ProxySettings
 
 
+HELD: dict[str, int] = {}
+
+
 def guarded(upstream: str) -> tuple[Any, ProxySettings]:
     """As `checkengine proxy` serves: all guards, metrics, traces and the spool."""
     from checkengine.config import Settings
@@ -31,6 +35,20 @@ def guarded(upstream: str) -> tuple[Any, ProxySettings]:
         {"proxy": {"upstreams": [upstream], "admin_port": None}, "spool": {"directory": str(directory)}}
     )
     return assemble_proxy(settings).app, settings.proxy
+
+
+def administered(upstream: str) -> tuple[Any, ProxySettings]:
+    """As `guarded`, with its admin addresses on a port that `held` tells."""
+    from checkengine.config import Settings
+    from checkengine.engine_shim.proxy.admin import AdminThread
+    from checkengine.proxying import assemble_proxy
+
+    settings = Settings.model_validate(
+        {"proxy": {"upstreams": [upstream], "admin_port": 0}, "spool": {"enabled": False}}
+    )
+    made = assemble_proxy(settings)
+    HELD["admin_port"] = AdminThread(made.controls, settings.proxy, lambda address: None).port
+    return made.app, settings.proxy
 
 
 def bare(upstream: str) -> tuple[Any, ProxySettings]:
@@ -49,6 +67,7 @@ def aiohttp_relay(upstream: str) -> tuple[Any, ProxySettings]:
 
 KINDS: dict[str, Callable[[str], tuple[Any, ProxySettings]]] = {
     "guarded": guarded,
+    "administered": administered,
     "bare": bare,
     "aiohttp": aiohttp_relay,
 }
@@ -62,7 +81,9 @@ async def serve(kind: str, upstream: str) -> None:
     while not server.started:
         await asyncio.sleep(0.01)
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    while await asyncio.to_thread(sys.stdin.readline):
+        running = app.parts.running if isinstance(app, ProxyApp) else 0
+        print(json.dumps({"tasks": len(asyncio.all_tasks()), "running": running, **HELD}), flush=True)
     server.should_exit = server.force_exit = True
     await serving
     if isinstance(app, ProxyApp):

@@ -91,7 +91,11 @@ class Mock(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         body, self._body = self._body, b""
-        asked = json.loads(body) if body else {}
+        try:
+            asked = json.loads(body) if body else {}
+        except (ValueError, RecursionError):
+            asked = {}
+        asked = asked if isinstance(asked, dict) else {}
         mock = asked.get("mock", {})
         if asked.get("stream"):
             self.transport.write(HEAD)
@@ -100,7 +104,7 @@ class Mock(asyncio.Protocol):
         elif "events" in mock:
             self._replay([part.encode("latin-1") for part in mock["events"]])
         else:
-            self.transport.write(whole(mock.get("chunks", 16)))
+            self.transport.write(whole(mock.get("chunks", 16), loops=mock.get("loops") is True))
 
     def _replay(self, parts: list[bytes]) -> None:
         """Bytes that the request holds, as a stream, in the parts in which it holds them."""
@@ -110,9 +114,18 @@ class Mock(asyncio.Protocol):
         self.transport.write(b"0\r\n\r\n")
 
 
-def whole(count: int) -> bytes:
+def prompt_of(length: int, seed: int) -> str:
+    """Healthy text of about so many characters."""
+    source, parts, size = words(seed), list[str](), 0
+    while size < length:
+        parts.append(next(source))
+        size += len(parts[-1]) + 1
+    return " ".join(parts)
+
+
+def whole(count: int, *, loops: bool = False) -> bytes:
     source = words(count)
-    text = " ".join(next(source) for _ in range(count))
+    text = "It cannot be helped, and so it goes on. " * 40 if loops else " ".join(next(source) for _ in range(count))
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": None, "finish_reason": "stop"}
     usage = {"prompt_tokens": 12, "completion_tokens": count, "total_tokens": 12 + count}
     body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 7, "model": "mock", "choices": [choice]}

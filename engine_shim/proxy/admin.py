@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import uvicorn
 
+from checkengine.engine_shim.proxy.admin_document import ADMIN
 from checkengine.engine_shim.proxy.errors import INVALID, JSON, ProxyError
 from checkengine.engine_shim.proxy.headers import header
 from checkengine.engine_shim.proxy.server import BACKLOG, bound, config_of
@@ -24,6 +25,9 @@ from checkengine.guards.hosts import host_name, is_loopback
 
 MOST_BODY = 4096
 START_SECONDS = 20.0
+DOCUMENT = "/openapi.json"
+READ = frozenset({"/metrics", "/healthz", DOCUMENT, "/checkengine/guards", "/checkengine/upstreams"})
+SWITCHED = ("/checkengine/guards/", "/checkengine/upstreams/")
 STOOD_IN_FOR = (b"forwarded", b"x-forwarded-for", b"x-real-ip", b"origin")
 
 
@@ -72,6 +76,8 @@ class AdminApp:
         if method == "GET" and path == "/healthz":
             status = self._controls.status()
             return as_json(503 if status.get("draining") else 200, status)
+        if method == "GET" and path == DOCUMENT:
+            return as_json(200, ADMIN)
         if path == "/checkengine/guards" and method == "GET":
             self._allow(scope)
             return as_json(200, {"guards": [dict(guard) for guard in self._controls.guards()]})
@@ -84,7 +90,7 @@ class AdminApp:
         if path.startswith("/checkengine/guards/") and method == "POST":
             self._allow(scope)
             return self._switch(path.rpartition("/")[2], await self._body(scope, receive))
-        raise ProxyError(404, "no such address here", "not_found", INVALID)
+        raise _no_address(path)
 
     def _switch(self, name: str, body: bytes) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         try:
@@ -138,6 +144,12 @@ class AdminApp:
                 raise ProxyError(413, "the body is too large", "body_too_large", INVALID)
             if not message.get("more_body", False):
                 return body
+
+
+def _no_address(path: str) -> ProxyError:
+    if path in READ or path.startswith(SWITCHED):
+        return ProxyError(405, "this address has another method", "method_not_allowed", INVALID)
+    return ProxyError(404, "no such address here", "not_found", INVALID)
 
 
 def as_json(status: int, body: Mapping[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:

@@ -6,14 +6,15 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from checkengine.engine_shim.draining import DrainingServer
 from checkengine.engine_shim.proxy.app import ProxyApp
 from checkengine.engine_shim.proxy.errors import INVALID, ProxyError
+from checkengine.engine_shim.proxy.parts import ProxyParts
 from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.guards.errors import UserError
 
@@ -72,49 +73,33 @@ def protocol_of(max_header_bytes: int) -> type[HttpToolsProtocol]:
     return Protocol
 
 
-class ProxyServer(uvicorn.Server):
-    """On the first SIGTERM or SIGINT new requests get 503 and running ones finish; a second signal ends at once."""
+class _Requests:
+    """What drains behind the server."""
 
-    def __init__(self, app: ProxyApp, announce: Callable[[str], None] = lambda address: None) -> None:
-        settings = app.parts.settings
-        super().__init__(config_of(app, settings))
-        self._app, self._settings, self._announce = app, settings, announce
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._drained: asyncio.Task[None] | None = None
+    def __init__(self, parts: ProxyParts) -> None:
+        self._parts = parts
 
     @property
-    def address(self) -> str:
-        """Where it listens, with the port that the system chose for port 0."""
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    def draining(self) -> bool:
+        return self._parts.draining
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._loop = asyncio.get_running_loop()
-        if self.started:
-            self._announce(self.address)
+    def begin_drain(self) -> None:
+        self._parts.draining = True
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._app.parts.draining or self._loop is None:
-            super().handle_exit(sig, frame)
-            self.should_exit = self.force_exit = True
-            return
-        self._app.parts.draining = True
-        self._loop.call_soon_threadsafe(self._start_drain)
-
-    def _start_drain(self) -> None:
-        self._drained = asyncio.ensure_future(self._drain())
-
-    async def _drain(self) -> None:
-        parts, waited = self._app.parts, 0.0
-        logger.warning("draining: %d requests run on for at most %.0f s", parts.running, self._settings.drain_seconds)
-        while parts.running and waited < self._settings.drain_seconds:
+    async def drain(self) -> bool:
+        parts, waited = self._parts, 0.0
+        seconds = parts.settings.drain_seconds
+        logger.warning("draining: %d requests run on for at most %.0f s", parts.running, seconds)
+        while parts.running and waited < seconds:
             await asyncio.sleep(POLL_SECONDS)
             waited += POLL_SECONDS
         if parts.running:
             logger.warning("cut off %d requests that did not finish in time", parts.running)
-            self.force_exit = True
-        self.should_exit = True
+        return not parts.running
+
+
+def proxy_server(app: ProxyApp, announce: Callable[[str], None] = lambda address: None) -> DrainingServer:
+    return DrainingServer(config_of(app, app.parts.settings), _Requests(app.parts), announce)
 
 
 def config_of(app: Any, settings: ProxySettings) -> uvicorn.Config:
@@ -140,7 +125,7 @@ def config_of(app: Any, settings: ProxySettings) -> uvicorn.Config:
 def serve_until_signal(app: ProxyApp, announce: Callable[[str], None]) -> None:
     """Returns after a drained shutdown. Raises UserError where it cannot listen."""
     settings = app.parts.settings
-    server = ProxyServer(app, announce)
+    server = proxy_server(app, announce)
     try:
         sockets = [bound(settings.host, settings.port)]
     except OSError as error:

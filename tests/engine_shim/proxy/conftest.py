@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import uvloop
 
+from checkengine.engine_shim.draining import DrainingServer
 from checkengine.engine_shim.proxy.app import ProxyApp
 from checkengine.engine_shim.proxy.guarding import Bench, GuardMakers
 from checkengine.engine_shim.proxy.judging import Judge
 from checkengine.engine_shim.proxy.pace import FirstTokens
 from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart, ProxyParts
-from checkengine.engine_shim.proxy.server import ProxyServer, bound
+from checkengine.engine_shim.proxy.server import bound, proxy_server
 from checkengine.engine_shim.proxy.sessions import Sessions
 from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.engine_shim.proxy.upstream import OneUpstream, Outcome, RoutedRequest, Upstream
@@ -264,7 +265,7 @@ class RecordingRouter(OneUpstream):
 @dataclass
 class Rig:
     upstream: ScriptedUpstream
-    proxy: ProxyServer
+    proxy: DrainingServer
     parts: ProxyParts
     observer: Recording
     router: Any
@@ -314,7 +315,7 @@ async def rig_of(answer: Answer, **options: Any) -> AsyncIterator[Rig]:
     router = options.get("router", lambda found: RecordingRouter(found[0]))(places)
     observer, events = Recording(), []
     parts = parts_of(router, observer, events, options)
-    server = ProxyServer(ProxyApp(parts))
+    server = proxy_server(ProxyApp(parts))
     serving = asyncio.ensure_future(server.serve([bound("127.0.0.1", 0)]))
     while not server.started:
         await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from checkengine.benchmarks.proxy_addresses import faults_of
 from checkengine.engine_shim.proxy.admin import AdminThread
 from checkengine.engine_shim.proxy.server import bound
 from checkengine.engine_shim.proxy.settings import ProxySettings
@@ -27,7 +28,7 @@ class Controls:
         return {"draining": self.draining, "running": 0, "upstreams": ["engine:8000"]}
 
     def guards(self) -> list[dict]:
-        return [{"name": "repetition", "active": True}]
+        return [{"name": "repetition", "active": True, "reason": ""}]
 
     def switch(self, name: str, action: str) -> None:
         if name != "repetition":
@@ -75,12 +76,33 @@ def test_metrics_and_health_are_told():
         assert ask("GET", "/v1/models").status == 404
 
 
+def test_every_admin_address_answers_as_its_own_document_says():
+    with serving() as (ask, _, told):
+        document = ask("GET", "/openapi.json").json()
+        faults, count = faults_of(document, told[0].split()[0], examples=16)
+    assert faults == []
+    assert count > 30
+
+
+def test_an_answer_that_the_document_does_not_promise_is_found():
+    promised = {"get": {"responses": {"204": {"description": "Nothing."}}}}
+    document = {"openapi": "3.1.0", "info": {"title": "x", "version": "1"}, "paths": {"/healthz": promised}}
+    with serving() as (_, _, told):
+        assert faults_of(document, told[0].split()[0], examples=2)[0]
+
+
+def test_another_method_is_refused_as_such():
+    with serving() as (ask, _, _):
+        assert ask("POST", "/metrics").status == 405
+        assert ask("DELETE", "/checkengine/guards/repetition").status == 405
+
+
 def test_guards_are_switched_from_this_machine():
     with serving() as (ask, controls, _):
         switched = ask(
             "POST", "/checkengine/guards/repetition", '{"action": "disable"}', Content_Type="application/json"
         )
-        assert switched.json() == {"guards": [{"name": "repetition", "active": True}]}
+        assert switched.json() == {"guards": [{"name": "repetition", "active": True, "reason": ""}]}
         assert controls.switched == [("repetition", "disable")]
         assert ask("GET", "/checkengine/guards").json()["guards"][0]["name"] == "repetition"
 

@@ -12,10 +12,11 @@ from fastapi.testclient import TestClient
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from checkengine.engine_shim.draining import DrainingServer
 from checkengine.engine_shim.engine.request import GenerationRequest, IncidentNote, Output
 from checkengine.engine_shim.engine.runtime import EngineRuntime
 from checkengine.engine_shim.engine.server import Service, build_app
-from checkengine.engine_shim.engine.server_process import DrainingServer
+from checkengine.engine_shim.engine.server_process import draining_server
 from checkengine.engine_shim.settings import ServerSettings
 
 TEMPLATE = (
@@ -121,7 +122,7 @@ def listening(service: Service, **parts: Any) -> Iterator[DrainingServer]:
     """The server on a real socket, in a thread; signals are given by calling `handle_exit`."""
     up = threading.Event()
     app = build_app(service, **parts)
-    server = DrainingServer(app, service.runtime, service.settings, lambda address: up.set())
+    server = draining_server(app, service.runtime, service.settings, lambda address: up.set())
     server.ended = threading.Event()
 
     def run() -> None:

@@ -14,9 +14,10 @@ import openai
 import pytest
 from starlette.requests import Request
 
+from checkengine.engine_shim.draining import DrainingServer
 from checkengine.engine_shim.engine.request import IncidentNote
 from checkengine.engine_shim.engine.server import Service, build_app
-from checkengine.engine_shim.engine.server_process import DrainingServer, serve_until_signal
+from checkengine.engine_shim.engine.server_process import serve_until_signal
 from checkengine.engine_shim.settings import ServerSettings
 from checkengine.guards.errors import UserError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from checkengine.assemble import replica_name
@@ -16,13 +15,14 @@ from checkengine.replay.audit import AuditSchedule, CpuBudget, Strata
 from checkengine.replay.audit.budget import FixedPace
 from checkengine.replay.capture import Capture
 from checkengine.replay.recorder import Recorder
+from checkengine.vllm_plugin import switched_on
 
 VARIABLE = "CHECKENGINE_VLLM_AUDIT"
 
 
 def audits(settings: Settings, bus: EventBus, write: Callable[[Capture], object]) -> AuditMaker | None:
     """None unless CHECKENGINE_VLLM_AUDIT=1 is set. What an audit convicts is an incident of this worker's."""
-    if os.environ.get(VARIABLE, "").strip().lower() not in ("1", "true", "yes", "on"):
+    if not switched_on(VARIABLE):
         return None
     chosen = settings.audit
     policy = Policy(settings.guards, settings.brake, IncidentBook(), publish=bus.publish, replica=replica_name())

@@ -21,6 +21,7 @@ from checkengine.detectors import Vocabulary
 from checkengine.engine_shim.bundles import BundleWriter
 from checkengine.engine_shim.vllm.black_box import BlackBox
 from checkengine.engine_shim.vllm.capture_orders import CaptureOrders
+from checkengine.engine_shim.vllm.loud_memory import LoudMemory
 from checkengine.engine_shim.vllm.quarantine import Quarantine
 from checkengine.engine_shim.vllm.scheduler import SchedulerGuards
 from checkengine.engine_shim.vllm.switch_file import SwitchFile
@@ -30,16 +31,20 @@ from checkengine.guards.events import ActionTaken, FindingRaised
 from checkengine.guards.step import SequenceStart
 from checkengine.storage import open_spool
 from checkengine.vllm_auditing import audits
-from checkengine.vllm_plugin import PAGES
+from checkengine.vllm_plugin import PAGES, switched_on
 from checkengine.vllm_traces import FindingSpans
 
 logger = logging.getLogger("vllm.checkengine")
+
+LOUD_MEMORY = "CHECKENGINE_VLLM_LOUD_MEMORY"
+"""For canary replicas: engine_shim/vllm/loud_memory.py."""
 
 
 def build_observer(worker: Any) -> Observer:
     settings = load_settings()
     listeners = [black_box(settings)] if settings.recorder.enabled else []
-    return Observer(None if settings.logits.level == "auto" else settings.logits.level, listeners)
+    level = None if settings.logits.level == "auto" else settings.logits.level
+    return Observer(level, listeners, LoudMemory(switched_on(LOUD_MEMORY)))
 
 
 def black_box(settings: Settings) -> BlackBox:

@@ -61,4 +61,8 @@ def wanted(additional_config: Any) -> bool:
     asked = additional_config.get(KEY) if isinstance(additional_config, dict) else None
     if asked is not None:
         return bool(asked)
-    return os.environ.get(VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
+    return switched_on(VARIABLE)
+
+
+def switched_on(variable: str) -> bool:
+    return os.environ.get(variable, "").strip().lower() in ("1", "true", "yes", "on")

@@ -106,6 +106,10 @@ class BlackBox:
             self._audit(self._to_audit.popleft())
         self.recorder.refilling(orders.refill)
 
+    def filling(self, worker: Any, blocks: Sequence[int]) -> None:
+        assert self.recorder is not None
+        self.recorder.refilling(blocks)
+
     def before_step(self, worker: Any, scheduler_output: Any) -> None:
         assert self.recorder is not None
         self.recorder.before_step(scheduler_output)

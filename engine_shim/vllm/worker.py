@@ -14,6 +14,7 @@ from checkengine.detectors import warm_up
 from checkengine.detectors.logits.stats import Level
 from checkengine.engine_shim.parts import Part
 from checkengine.engine_shim.vllm.carried import StepReading, attach, orders_of
+from checkengine.engine_shim.vllm.loud_memory import LoudMemory
 from checkengine.engine_shim.vllm.reading import ComputeLogitsWatch, PendingReading, read, read_v1, rows_v2
 
 logger = logging.getLogger("vllm.checkengine")
@@ -25,6 +26,9 @@ class WorkerListener(Protocol):
 
     def between_steps(self, worker: Any, scheduler_output: Any) -> None:
         """Before blocks are refilled, and before `before_step`."""
+
+    def filling(self, worker: Any, blocks: list[int]) -> None:
+        """Before whole blocks are overwritten between two steps, other than those that the message says."""
 
     def before_step(self, worker: Any, scheduler_output: Any) -> None:
         """Before `execute_model` touches anything."""
@@ -40,8 +44,11 @@ class WorkerListener(Protocol):
 class Observer:
     """The state that an observing worker keeps. No call of it raises."""
 
-    def __init__(self, level: Level | None, listeners: Sequence[WorkerListener] = ()) -> None:
+    def __init__(
+        self, level: Level | None, listeners: Sequence[WorkerListener] = (), loud: LoudMemory | None = None
+    ) -> None:
         self.level = level
+        self.loud = loud or LoudMemory(False)
         self.listeners = list(listeners)
         self.measures = True
         """False leaves logits alone; listeners go on."""
@@ -49,6 +56,7 @@ class Observer:
         """CPU time in here on the worker's threads, since the start."""
         self._measuring = Part("measuring logits in vLLM")
         self._refilling = Part("refilling quarantined KV blocks")
+        self._loud = Part("loud KV memory")
         self._attaching = Part("sending statistics to the scheduler")
         self._parts: dict[tuple[int, str], Part] = {}
         self._pending: PendingReading | None = None
@@ -62,6 +70,7 @@ class Observer:
 
     def ready(self, worker: Any) -> None:
         """KV memory is allocated, and no request has come yet: what takes time is done now."""
+        self._loud.run(self.loud.ready, worker.model_runner)
         for listener in self.listeners:
             if hasattr(listener, "ready"):
                 Part(f"{type(listener).__name__}.ready").run(listener.ready, worker)
@@ -76,6 +85,8 @@ class Observer:
             self._tell("between_steps", worker, scheduler_output)
         if orders.refill:
             self._refilling.run(refill_blocks, worker.model_runner, list(orders.refill))
+        if self.loud.on and not self._off:
+            self._loud.run(self._fill_loud, worker, scheduler_output)
         if not self._off:
             self._tell("before_step", worker, scheduler_output)
         self._spent(started)
@@ -108,6 +119,12 @@ class Observer:
         for listener in self.listeners:
             if hasattr(listener, "close"):
                 Part(f"closing {type(listener).__name__}").run(listener.close)
+
+    def _fill_loud(self, worker: Any, scheduler_output: Any) -> None:
+        blocks = self.loud.fresh(scheduler_output, int(worker.vllm_config.cache_config.block_size))
+        if blocks:
+            self._tell("filling", worker, blocks)
+            self.loud.fill(worker.model_runner, blocks)
 
     def _prepare(self, worker: Any) -> None:
         runner = worker.model_runner
@@ -207,6 +224,10 @@ class ObservingWorker:
             self._all_listeners = observer.listeners
         observer.level, observer.measures = level, measures
         observer.listeners = self._all_listeners if black_box else []
+
+    def checkengine_loud(self, on: bool) -> None:
+        """Blocks are filled from the next one on that is handed on, or no more."""
+        self.observer.loud.on = on
 
     def checkengine_cpu_seconds(self) -> float:
         return self.observer.cpu_seconds

@@ -71,6 +71,26 @@ def environment(tmp_path_factory: pytest.TempPathFactory, switches: Switches) ->
     }
 
 
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bundles")
+
+
+@pytest.fixture(scope="session")
+def engine(start: Callable[..., contextlib.AbstractContextManager[Any]], bundles: Path) -> Iterator[Any]:
+    """Shared, since a start takes most of a minute: with adapters, captures with content, and audits that are never due
+    unless a test says so. Prompts in chunks and a prefix cache are vLLM's defaults."""
+    extra = {
+        "CHECKENGINE_CAPTURE__ENABLED": "true",
+        "CHECKENGINE_CAPTURE__CONTENT": "full",
+        "CHECKENGINE_CAPTURE__DIRECTORY": str(bundles),
+        "CHECKENGINE_VLLM_AUDIT": "1",
+        "CHECKENGINE_AUDIT__EVERY_STEPS": str(10**9),
+    }
+    with start(extra, enable_lora=True, max_lora_rank=8) as made:
+        yield made
+
+
 @contextlib.contextmanager
 def variables(given: dict[str, str]) -> Iterator[None]:
     old = {name: os.environ.get(name) for name in given}

@@ -41,19 +41,3 @@ def test_a_window_in_mid_stream_replays_bit_for_bit_in_a_fresh_process_and_a_fau
     # The kernel here is right: at the step of the over-read it gives other bits than the record.
     assert not faulty["exact"]
     assert "first other fingerprint" in faulty["words"]
-
-
-def test_the_judge_convicts_a_planted_over_read_in_vllms_own_kernel_from_the_bundle(
-    recorded: tuple[Path, dict[str, Any]], environment: dict[str, str]
-) -> None:
-    folder, run = recorded
-    switch = Path(environment["DRILL_SWITCHES"], "over_read")
-    switch.write_text(json.dumps({"length": run["length"]}))
-    command = ["-m", "checkengine", "replay", str(folder / run["faulty"]), "--json", "--repeats", "0"]
-    try:
-        _, found = told([*command, "--executor", "vllm"], environment, codes=(0, 1, 125))
-    finally:
-        switch.unlink()
-    assert found["bit_exact"], (found["first_difference"], found["compared"], found["notes"])
-    assert (found["verdict"]["kind"], found["verdict"]["fault_class"]) == ("code defect", "over-read")
-    assert "past the end" in found["verdict"]["sentence"]

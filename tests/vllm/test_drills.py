@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,12 +9,6 @@ from chats import CHATS, VICTIM, ask, chat_parameters, difference, findings, pro
 from conftest import Switches
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def engine(start: Callable[..., Any]) -> Iterator[Any]:
-    with start() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +32,13 @@ def only_the_victim_was_stopped(clean: dict[str, Any], struck: dict[str, Any], v
 def test_a_row_of_nan_stops_its_sequence_at_the_last_good_token(
     engine: Any, clean: dict[str, Any], switches: Switches
 ) -> None:
-    length = prompt_length(clean[VICTIM]) + 9
+    length, known = prompt_length(clean[VICTIM]) + 9, len(findings(engine.spool))
     with switches.on("nan_row", length=length):
         struck = ask(engine)
     only_the_victim_was_stopped(clean, struck, VICTIM, "checkengine:logits.nonfinite")
     # The row of this length samples output token 9: the prompt's last row samples token 0.
     assert tokens(struck[VICTIM]) == tokens(clean[VICTIM])[:9]
-    told = [finding for finding in findings(engine.spool) if finding["kind"] == "logits.nonfinite"]
+    told = [finding for finding in findings(engine.spool)[known:] if finding["kind"] == "logits.nonfinite"]
     assert [finding["token"] for finding in told] == [9]
 
 
@@ -87,21 +80,11 @@ def test_an_end_of_turn_that_is_not_honoured_after_a_tool_call_ends_the_sequence
     assert tokens(struck["agent"]) == tokens(clean["agent"])
 
 
-def test_a_slot_read_past_the_end_is_caught_where_memory_is_loud(
-    engine: Any, clean: dict[str, Any], switches: Switches
-) -> None:
+def test_memory_full_of_large_numbers_changes_nothing_for_a_right_kernel(engine: Any, clean: dict[str, Any]) -> None:
     engine.reset_prefix_cache()
     engine.collective_rpc("fill_memory", args=(1e30,))
     healthy = ask(engine)
     assert all(tokens(healthy[name]) == tokens(clean[name]) for name in CHATS)
-    engine.reset_prefix_cache()
-    engine.collective_rpc("fill_memory", args=(1e30,))
-    with switches.on("over_read", length=prompt_length(clean[VICTIM]) + 9):
-        struck = ask(engine)
-    reason = str(struck[VICTIM].outputs[0].stop_reason)
-    assert reason in ("checkengine:logits.uniform", "checkengine:logits.nonfinite")
-    only_the_victim_was_stopped(clean, struck, VICTIM, reason)
-    assert tokens(struck[VICTIM]) == tokens(clean[VICTIM])[:9]
 
 
 def test_quarantined_blocks_are_refilled_before_another_request_gets_them(

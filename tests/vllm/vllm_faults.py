@@ -65,8 +65,8 @@ class FaultyOps:
     """vLLM's CPU kernels, with two faults.
 
     `nan_row` {"length": n}: a decode row of this very length leaves attention of one layer as NaN.
-    `over_read` {"length": n}: a decode row of this length attends one slot too many, in the scheduler metadata and in
-    the kernel call: a slot that is not the sequence's.
+    `over_read` {"length": n} or {"from": n}: a decode row of this length, or of any from it on, attends one slot too
+    many, in the scheduler metadata and in the kernel call: a slot that is not the sequence's.
     """
 
     def __init__(self, ops: Any) -> None:
@@ -103,7 +103,8 @@ def one_more(arguments: dict[str, Any]) -> dict[str, Any]:
         return arguments
     starts, lengths = arguments["query_start_loc"], arguments["seq_lens"].clone()
     rows = len(starts) - 1
-    hit = ((starts[1:] - starts[:-1]) == 1) & (lengths[:rows] == fault["length"])
+    own = lengths[:rows]
+    hit = ((starts[1:] - starts[:-1]) == 1) & ((own >= fault["from"]) if "from" in fault else (own == fault["length"]))
     lengths[:rows][hit] += 1
     return {**arguments, "seq_lens": lengths}
 
@@ -143,17 +144,33 @@ def async_scheduling() -> None:
 
 def fill_memory() -> None:
     """Workers get methods on their KV memory: `fill_memory(value)`, as if it had been used for something else;
-    `poison_blocks(blocks)` with NaN; `blocks_in_use`, those that hold anything but zeros; `count_nan`."""
+    `poison_blocks(blocks)` with NaN; `blocks_in_use`, those that hold anything but zeros; `count_nan`; and
+    `audit_every(steps)`, for whose sake audits are made but never due."""
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     def fill(self: Any, value: float) -> int:
         for cache in self.model_runner.kv_caches:
             cache.fill_(value)
+        forget(self)
         return len(self.model_runner.kv_caches)
 
     def poison(self: Any, blocks: list[int]) -> None:
         for cache in self.model_runner.kv_caches:
             cache[blocks] = float("nan")
+        forget(self)
+
+    def forget(self: Any) -> None:
+        """Memory was written behind the undo ring's back."""
+        for box in (getattr(self, "observer", None) and self.observer.listeners) or ():
+            if box.recorder is not None and box.recorder.undo is not None:
+                box.recorder.undo.clear(box.recorder.ledger.last_step + 1)
+
+    def audit_every(self: Any, steps: int) -> None:
+        from checkengine.replay.audit.budget import FixedPace
+
+        schedule = self.observer.listeners[0].audits.schedule
+        schedule.pace = FixedPace(steps)
+        schedule._plan()
 
     def in_use(self: Any) -> list[int]:
         caches = self.model_runner.kv_caches
@@ -163,4 +180,4 @@ def fill_memory() -> None:
         return sum(int(cache.isnan().sum()) for cache in self.model_runner.kv_caches)
 
     CPUWorker.fill_memory, CPUWorker.poison_blocks = fill, poison
-    CPUWorker.blocks_in_use, CPUWorker.count_nan = in_use, count_nan
+    CPUWorker.blocks_in_use, CPUWorker.count_nan, CPUWorker.audit_every = in_use, count_nan, audit_every

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 from checkengine.probing.products import random_rows
-from checkengine.probing.timing import Pairs, Work
+from checkengine.probing.silence import silent_stderr
+from checkengine.probing.timing import Pairs, Share, Work
 
 LOOPS = 8
 TOKENS = 4
@@ -83,6 +85,8 @@ def block_of(size: int, device: torch.device, dtype: torch.dtype) -> Block:
     width = max(HEAD, int((size / a_width) ** 0.5) // HEAD * HEAD)
     with torch.device("meta"):
         block = Block(width).to(dtype).eval()
+    if device.type == "meta":
+        return block
     block.to_empty(device=device)
     for parameter in block.parameters():
         parameter.data.copy_(random_rows(parameter.shape, device, dtype) if parameter.ndim > 1 else torch.tensor(1.0))
@@ -94,20 +98,40 @@ def block_bytes(block: nn.Module) -> int:
 
 
 def measure(
-    sizes: Sequence[int], device: torch.device, dtype: torch.dtype, budget: float, variants: Sequence[str]
+    sizes: Sequence[int], device: torch.device, dtype: torch.dtype, time: Share, variants: Sequence[str]
 ) -> list[Looped]:
-    """Eager at every size; what must be compiled first at the smallest and the largest only."""
-    wanted = [(size, name) for size in sizes for name in variants if name == "eager" or size in (sizes[0], sizes[-1])]
-    return [_measured(size, device, dtype, budget, name) for size, name in wanted]
+    """Eager at every size; what must be compiled first at the smallest and the largest only, where the time allows."""
+    ends = (sizes[0], sizes[-1]) if sizes else ()
+    wanted = [(size, "eager") for size in sizes]
+    wanted += [(size, name) for name in variants if name != "eager" for size in dict.fromkeys(ends)]
+    found, dearest = [], COMPILING
+    for size, name in wanted:
+        share, began = time.take(), perf_counter()
+        if name != "eager" and time.left < dearest:
+            reason = f"left out: it takes {dearest:.0f} s and {time.left:.0f} were left; give more --seconds"
+            found.append(Looped(_bytes_of(size, dtype), name, 0, 0, 0, 0, 0, reason))
+            continue
+        found.append(_measured(size, device, dtype, perf_counter() + share, name))
+        if name == "compiled":
+            dearest = perf_counter() - began
+    return found
+
+
+COMPILING = 15.0
+"""Seconds that compiling and measuring a block takes, until one was measured."""
+
+
+def _bytes_of(size: int, dtype: torch.dtype) -> int:
+    return block_bytes(block_of(size, torch.device("meta"), dtype))
 
 
 @torch.inference_mode()
-def _measured(size: int, device: torch.device, dtype: torch.dtype, budget: float, variant: str) -> Looped:
+def _measured(size: int, device: torch.device, dtype: torch.dtype, ends: float, variant: str) -> Looped:
     block = block_of(size, device, dtype)
     injected = torch.ones(TOKENS, block.norm.weight.numel(), device=device, dtype=dtype)
     try:
         one, several = (VARIANTS[variant](Looper(block, loops), injected) for loops in (1, LOOPS))
-        pairs = Pairs(one, several, device, least=5, budget=budget)
+        pairs = Pairs(one, several, device, least=5, ends=ends)
     except Exception as error:  # torch.compile needs a compiler, graphs a GPU: the table says what is missing here
         return Looped(block_bytes(block), variant, 0, 0, 0, 0, 0, f"{type(error).__name__}: {_first_line(error)}")
     return Looped(block_bytes(block), variant, *pairs.medians, *pairs.ratio())
@@ -154,7 +178,8 @@ def kernel_times(size: int, device: torch.device, dtype: torch.dtype) -> list[tu
     work = _eager(Looper(block, LOOPS), torch.ones(TOKENS, block.norm.weight.numel(), device=device, dtype=dtype))
     work()
     on_gpu = device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
+    # The profiler's own library prints lines of its own there, which nobody can switch off from Python.
+    with silent_stderr(), profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
         work()
     events: list[Any] = list(seen.key_averages())
     spent = [(e.key, (e.self_device_time_total if on_gpu else e.self_cpu_time_total) / 1e6, e.count) for e in events]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 import torch
 
 from checkengine.probing.counters import MissCounter
-from checkengine.probing.timing import Pairs, Work
+from checkengine.probing.timing import Pairs, Share, Work
 
 USES = 8
 COLUMNS = 4
@@ -58,13 +59,16 @@ def sizes_around(cache: int, memory: int) -> list[int]:
 
 
 def measure(
-    sizes: Sequence[int], device: torch.device, dtype: torch.dtype, budget: float, counter: MissCounter | None
+    sizes: Sequence[int], device: torch.device, dtype: torch.dtype, time: Share, counter: MissCounter | None
 ) -> Iterator[Sharing]:
-    """One size after another, `budget` seconds each."""
+    """One size after another, until the time is over."""
     for size in sizes:
+        if not time.left:
+            return
+        ends = perf_counter() + time.take()
         side = max(8, int((size / dtype.itemsize) ** 0.5))
         weights = [random_rows((side, side), device, dtype, seed) for seed in range(USES)]
-        pairs = Pairs(chain(weights[:1] * USES), chain(weights), device, least=5, budget=budget)
+        pairs = Pairs(chain(weights[:1] * USES), chain(weights), device, least=5, ends=ends)
         ratio, low, high = pairs.ratio()
         traffic = (None, None) if counter is None else _traffic(weights, counter)
         yield Sharing(side * side * dtype.itemsize, *pairs.medians, ratio, low, high, *traffic)

@@ -16,6 +16,7 @@ from checkengine.probing.caches import last_cache_bytes
 from checkengine.probing.counters import miss_counter
 from checkengine.probing.loop_block import Looped
 from checkengine.probing.products import Sharing
+from checkengine.probing.timing import Share
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BLOCK_SHARES = (1 / 8, 1 / 2, 2)
@@ -78,7 +79,8 @@ def probe(options: ProbeOptions, tell: Callable[[str], None] = lambda line: None
     sizes = products.sizes_around(cache, options.memory)
     blocks = [size for share in _BLOCK_SHARES if 2 * (size := int(cache * share)) <= options.memory]
     variants = ("eager",) if options.eager_only else _variants(device)
-    budget = options.seconds / (len(sizes) + len(blocks) * len(variants) or 1)
+    compiled = min(2, len(blocks)) * (len(variants) - 1)
+    time = Share(options.seconds, len(sizes) + len(blocks) + compiled)
     threads = torch.get_num_threads()
     if device.type == "cpu":
         # A second thread has a second cache of its own, and shared cores make it wait: one thread, one answer.
@@ -86,8 +88,10 @@ def probe(options: ProbeOptions, tell: Callable[[str], None] = lambda line: None
     try:
         tell(f"{len(sizes)} sizes of products, {len(blocks)} of a loop block …")
         with torch.inference_mode():
-            shared = tuple(products.measure(sizes, device, dtype, budget, miss_counter()))
-        looped = tuple(loop_block.measure(blocks, device, dtype, budget, variants))
+            shared = tuple(products.measure(sizes, device, dtype, time, miss_counter()))
+        if len(shared) < len(sizes):
+            tell(f"{len(sizes) - len(shared)} sizes were left out: the time was over; give more --seconds")
+        looped = tuple(loop_block.measure(blocks, device, dtype, time, variants))
         kernels = tuple(loop_block.kernel_times(blocks[0], device, dtype)) if blocks else ()
         return Residency(options, cache, shared, looped, kernels, torch.get_num_threads())
     finally:

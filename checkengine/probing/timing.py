@@ -29,18 +29,46 @@ def seconds(work: Work, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
+class Share:
+    """Time for a number of things, one after another: what one leaves over goes to the others."""
+
+    def __init__(self, seconds: float, things: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock, self._end, self._things = clock, clock() + seconds, things
+
+    @property
+    def left(self) -> float:
+        """Seconds; 0 when it is over."""
+        return max(0.0, self._end - self._clock())
+
+    def take(self) -> float:
+        """Seconds for the next thing, all that it needs before it is measured included."""
+        share = self.left / max(1, self._things)
+        self._things -= 1
+        return share
+
+
+MOST = 400
+GRACE = 0.5
+"""Seconds over the end that reaching `least` may take."""
+FEWEST = 3
+"""Pairs, however short the time."""
+
+
 class Pairs:
     """Interleaved runs of two works; what disturbs the machine disturbs both alike."""
 
-    def __init__(self, first: Work, second: Work, device: torch.device, *, least: int, budget: float) -> None:
-        """At least `least` pairs, and more for as long as `budget` seconds last; two pairs before go uncounted."""
+    def __init__(self, first: Work, second: Work, device: torch.device, *, least: int, ends: float) -> None:
+        """`least` pairs and more until `ends` on time.perf_counter, or FEWEST where that is sooner; a pair before goes
+        uncounted."""
         self.first: list[float] = []
         self.second: list[float] = []
-        for _ in range(2):
-            first()
-            second()
-        end = time.perf_counter() + budget
-        while len(self.first) < least or (time.perf_counter() < end and len(self.first) < 400):
+        first()
+        second()
+        while (
+            (len(self.first) < least and time.perf_counter() < ends + GRACE)
+            or len(self.first) < FEWEST
+            or (time.perf_counter() < ends and len(self.first) < MOST)
+        ):
             self.first.append(seconds(first, device))
             self.second.append(seconds(second, device))
 

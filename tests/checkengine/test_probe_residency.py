@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,11 +14,14 @@ import pytest
 import torch
 
 from checkengine.guards.errors import UserError
+from checkengine.probing import loop_block
 from checkengine.probing.caches import bytes_of, last_cache_bytes
 from checkengine.probing.loop_block import block_bytes, block_of
 from checkengine.probing.plot import as_svg
 from checkengine.probing.products import Sharing, chain, random_rows, sizes_around, stops_paying
 from checkengine.probing.residency import ProbeOptions, probe
+from checkengine.probing.silence import silent_stderr
+from checkengine.probing.timing import FEWEST, Pairs, Share
 from checkengine.probing.words import sentences
 
 CPU = torch.device("cpu")
@@ -52,6 +56,7 @@ def test_the_command_prints_one_json_object_and_writes_its_plot(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
+    assert "USDT" not in done.stderr
     assert found["last_cache_bytes"] == 512 * 2**10
     assert [each["variant"] for each in found["looped"]].count("eager") == 3
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
@@ -110,3 +115,41 @@ def test_a_machine_that_does_not_tell_its_caches_is_asked_for_them(tmp_path: Pat
 def test_a_device_that_is_not_there_is_one_clear_error():
     with pytest.raises(UserError, match="no device 'cuda'"):
         probe(replace(SMALL, device="cuda"))
+
+
+def test_what_one_thing_leaves_over_goes_to_the_others():
+    now = [0.0]
+    time = Share(30.0, 3, lambda: now[0])
+    assert time.take() == 10
+    now[0] = 4.0
+    assert time.take() == 13
+    now[0] = 40.0
+    assert (time.take(), time.left) == (0, 0)
+
+
+def test_a_block_that_there_is_no_time_to_compile_is_left_out_and_says_so():
+    found = loop_block.measure([2**16, 2**18], CPU, torch.float32, Share(0.0, 4), ("eager", "compiled"))
+    assert [(each.variant, bool(each.problem)) for each in found] == [
+        ("eager", False), ("eager", False), ("compiled", True), ("compiled", True),
+    ]  # fmt: skip
+    assert "more --seconds" in found[-1].problem
+    assert found[-1].bytes == found[1].bytes
+
+
+def test_sizes_that_there_was_no_time_for_are_named_and_not_made_up():
+    told: list[str] = []
+    found = probe(replace(SMALL, seconds=1e-9), told.append)
+    assert found.sharing == ()
+    assert any("left out" in line for line in told)
+
+
+def test_pairs_stop_in_time_but_never_before_a_ratio_can_be_told():
+    pairs = Pairs(lambda: None, lambda: None, CPU, least=50, ends=0.0)
+    assert len(pairs.first) == FEWEST
+
+
+def test_lines_of_a_library_on_standard_error_are_silenced_and_it_comes_back(capfd: pytest.CaptureFixture[str]):
+    with silent_stderr():
+        os.write(2, b"noise")
+    os.write(2, b"heard")
+    assert capfd.readouterr().err == "heard"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from checkengine.guards.errors import UserError
+
+if TYPE_CHECKING:
+    from checkengine.probing.gaps import Gaps
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -51,3 +55,54 @@ def residency(
         from checkengine.probing.words import print_residency
 
         print_residency(found, Console())
+
+
+@app.command()
+def gaps(
+    trace: Path | None = typer.Argument(None, help="A trace of torch's profiler, .json or .json.gz, of any engine."),
+    model: str = typer.Option("smollm2-135m", "--model", help="Without a trace: the model that is profiled."),
+    device: str = typer.Option("cpu", "--device", help="torch's name of the device: cpu, cuda, cuda:1."),
+    dtype: str = typer.Option("float32", "--dtype", help="float32, bfloat16 or float16."),
+    rows: int = typer.Option(16, "--rows", min=1, max=4096, help="Sequences that decode together."),
+    steps: int = typer.Option(10, "--steps", min=1, max=1000, help="Decode steps to profile."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of lines."),
+) -> None:
+    """How long does the device wait between two launches? Gaps that only a profiler can see."""
+    from checkengine.probing.gaps import gaps_in
+
+    if trace is not None:
+        found, told = gaps_in(trace), {}
+    else:
+        found, told = _profiled(model, device, dtype, rows, steps)
+    if as_json:
+        typer.echo(json.dumps({**told, "gaps": [each.as_json() for each in found]}))
+        return
+    for each in found:
+        typer.echo(
+            f"{each.where}: {each.launches} launches in {1e3 * each.seconds:.1f} ms, busy {100 * each.busy:.1f} %; "
+            f"gaps: median {1e6 * each.median:.1f} us, p99 {1e6 * each.p99:.1f} us, longest {1e6 * each.longest:.1f} us"
+        )
+    if told:
+        typer.echo(
+            f"a step takes {1e3 * told['step_seconds']:.2f} ms, {1e3 * told['profiled_step_seconds']:.2f} ms profiled"
+        )
+
+
+def _profiled(model: str, device: str, dtype: str, rows: int, steps: int) -> tuple[list[Gaps], dict[str, float]]:
+    import torch
+
+    from checkengine.engine_shim.engine.load import load_model
+    from checkengine.engine_shim.models import model_directory
+    from checkengine.probing.gaps import profiled
+    from checkengine.probing.residency import DTYPES
+
+    if dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype!r} is none of {', '.join(DTYPES)}")
+    loaded, _ = load_model(model_directory(model), DTYPES[dtype])
+    try:
+        loaded = loaded.to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {device} cannot be used: {str(error).splitlines()[0]}") from None
+    found = profiled(loaded, rows, steps)
+    told = {"step_seconds": found.step_seconds, "profiled_step_seconds": found.profiled_step_seconds}
+    return found.gaps, told

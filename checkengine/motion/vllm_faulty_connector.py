@@ -26,10 +26,6 @@ class FaultyConnector(ExampleConnector):  # type: ignore[misc]
     """The first block of what this step loads."""
 
     def start_load_kv(self, forward_context: Any, **keywords: Any) -> None:
-        if self._mend is not None:
-            block, whole = self._mend
-            block.copy_(whole)
-            self._mend = None
         loads = [request for request in self._get_connector_metadata().requests if not request.is_store]
         self._loaded = int(loads[0].slot_mapping[0]) // self._block_size if loads else None
         fault = planted("transport") if loads else None
@@ -41,6 +37,14 @@ class FaultyConnector(ExampleConnector):  # type: ignore[misc]
         old = [cache[block].clone() for cache in caches]
         super().start_load_kv(forward_context, **keywords)
         strike(fault, [cache[block] for cache in caches], old)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        # A step that loads nothing starts its loads after its forward pass, when the block is not sealed yet.
+        if self._mend is not None and ".0." in layer_name:
+            block, whole = self._mend
+            block.copy_(whole)
+            self._mend = None
+        super().wait_for_layer_load(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **keywords: Any) -> None:
         super().save_kv_layer(layer_name, kv_layer, attn_metadata, **keywords)

@@ -142,13 +142,6 @@ class _Sealing:
             self._tell(block, transfer)
         if self._meta is not None:
             whole = [block for block in _blocks(self._meta.whole) if block.number not in self._broken]
-            if whole:
-                print(
-                    whole,
-                    [c.data_ptr() for c in list(self._ledger._caches.values())[3:4]],
-                    list(self._ledger._caches)[3],
-                    flush=True,
-                )
             self._ledger.seal(whole)
 
     def _tell(self, block: Block, transfer: Transfer) -> None:

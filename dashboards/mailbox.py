@@ -96,7 +96,7 @@ class Mailbox:
         os.close(self._lock)
 
     def _emptied(self, box: Path, most: int) -> list[Letter]:
-        taken = []
+        taken: list[Letter] = []
         for path in sorted(box.glob(f"*{LETTER}")):
             if len(taken) >= most:
                 return taken

@@ -70,8 +70,9 @@ def gaps(
     """How long does the device wait between two launches? Gaps that only a profiler can see."""
     from checkengine.probing.gaps import gaps_in
 
+    told: dict[str, float] = {}
     if trace is not None:
-        found, told = gaps_in(trace), {}
+        found = gaps_in(trace)
     else:
         found, told = _profiled(model, device, dtype, rows, steps)
     if as_json:

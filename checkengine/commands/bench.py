@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "routing": ("routing", "routing_figures"),
     "proxy": ("proxy", "proxy_figures"),
     "store": ("store", "store_figures"),
+    "store-crashes": ("store", "crash_figures"),
     "motion": ("motion", "motion_figures"),
     "detectors": ("detectors.run", "detector_figures"),
     "vllm": ("vllm_overhead", "vllm_figures"),
@@ -41,7 +42,7 @@ VLLM, VLLM_REPLAY = "vllm", "vllm-replay"
 """Need vLLM in the environment, and minutes: not among all."""
 READ_DATA = ("tokens", "routing", "proxy", "motion")
 DETECTORS = "detectors"
-HAVE_SLICES = (DETECTORS, "faults", "store", "routing", "proxy", "motion", VLLM)
+HAVE_SLICES = (DETECTORS, "faults", "store", "store-crashes", "routing", "proxy", "motion", VLLM)
 
 
 @app.command()

@@ -24,8 +24,7 @@ BATCHES, BATCH = 20, 1000
 
 
 def store_figures(quick: bool = False) -> list[dict[str, Any]]:
-    """A million incidents to page through. About a quarter of an hour, most of it to fill two databases; `quick` takes a
-    minute and is no proof."""
+    """Most of a quarter of an hour goes into filling two databases; `quick` takes a minute and is no proof."""
     incidents = QUICK_INCIDENTS if quick else INCIDENTS
     found: list[dict[str, Any]] = []
     for database in ("sqlite", "postgresql"):

@@ -9,19 +9,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from checkengine.detectors.seal import Seal
 from checkengine.engine_shim.engine.engine import Engine
 from checkengine.engine_shim.engine.prefix_cache import block_ids
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
 from checkengine.engine_shim.settings import EngineSettings
 from checkengine.engine_shim.tier_settings import TierSettings
-from checkengine.engine_shim.tiers import FaultyMove
+from checkengine.engine_shim.tiers import FaultyMove, HostTier, Payload
 from checkengine.engine_shim.tiers.moves import PLANTED
+from checkengine.engine_shim.tiers.sealing import Sealing
 from checkengine.replay.undo import UndoRing
 from checkengine.tiny import tiny_model
 
 MODEL = tiny_model()
+SIZE = 1000
+NOTHING = Seal({}, "", 0, "", 0, "", "")
 BLOCK = 8
 PROMPTS = {name: [(seed * 7 + index * 3) % 150 + 3 for index in range(41)] for seed, name in enumerate("abcdefgh")}
 """Five full blocks each; the engine's memory holds nine blocks."""
@@ -215,3 +220,61 @@ def test_kill_9_while_blocks_go_to_disk_leaves_only_whole_blocks_and_the_same_an
     assert again.tiers.blocks._disk.torn == 0
     assert again.tiers.blocks.counts.refused == {}
     again.close()
+
+
+def test_a_prefetched_block_that_is_about_to_be_read_gives_way_to_none_that_makes_room_for_it(tmp_path: Path) -> None:
+    # Host memory holds just the five blocks that were prefetched; each one's way up pushes another conversation's down.
+    engine = engine_with(tmp_path, host=1 << 24, disk=1 << 24)
+    for name in PROMPTS:
+        serve(engine, name)
+    size = next(iter(dict(engine.tiers.blocks._host.items()).values())).size
+    engine.tiers.blocks.flush()
+    engine.tiers.blocks._host.budget = 5 * size
+    engine.tiers.prefetch(PROMPTS["a"])
+    engine.tiers.blocks.wait()
+    read = engine.tiers.blocks.counts.disk_hits
+    assert serve(engine, "a") == (CLEAN["a"], 40)
+    assert engine.tiers.blocks.counts.disk_hits == read
+    assert engine.tiers.blocks._host.pinned == frozenset()
+    engine.close()
+
+
+def test_host_memory_full_of_pinned_blocks_hands_what_comes_further_down() -> None:
+    gone: list[bytes] = []
+    host = HostTier(2 * SIZE, lambda identity, payload: gone.append(identity))
+    payload = Payload({"key": np.zeros(SIZE, np.uint8)}, NOTHING)
+    for identity in (b"1", b"2"):
+        host.put(identity, payload)
+    host.pinned = frozenset((b"1", b"2", b"9"))
+    assert not host.put(b"3", payload)
+    host.pinned = frozenset((b"1",))
+    assert host.put(b"4", payload)
+    assert (gone, b"1" in host, b"4" in host) == ([b"3", b"2"], True, True)
+
+
+def test_with_a_sealing_thread_answers_findings_and_what_lies_on_disk_are_the_same(tmp_path: Path) -> None:
+    tiers = TierSettings(host_bytes=1 << 20, disk_bytes=1 << 24, directory=tmp_path, pipelined=True)
+    settings = EngineSettings(block_size=BLOCK, blocks=9, threads=1, tiers=tiers)
+    engine = Engine(MODEL, None, settings)
+    for name in "abc":
+        assert serve(engine, name)[0] == CLEAN[name]
+    assert serve(engine, "a") == (CLEAN["a"], 40)
+    engine.tiers.blocks.move = fault = FaultyMove("bit flip", 0, 1)
+    assert serve(engine, "b")[0] == CLEAN["b"]
+    assert (fault.struck, engine.tiers.blocks.counts.refused) == (1, {"bit flip": 1})
+    engine.close()
+    again = engine_with(tmp_path, disk=1 << 24)
+    assert serve(again, "a") == (CLEAN["a"], 40)
+    assert again.tiers.blocks._disk.torn == 0
+    again.close()
+
+
+def test_a_seal_that_cannot_be_made_is_told_to_whoever_asks_for_it() -> None:
+    def fails(cells: object) -> Seal:
+        raise MemoryError("no room")
+
+    sealing = Sealing(pipelined=True)
+    payload = sealing.copied({"key": np.zeros((1, 2, 1, 8), np.uint32)}, fails)
+    with pytest.raises(MemoryError, match="no room"):
+        _ = payload.seal
+    sealing.close()

@@ -3,7 +3,7 @@
 Processes: a mock upstream, the proxy with all guards, metrics and spool, its own bare relay, a relay of aiohttp; the
 load comes from this process. Whatever is measured has a core of its own, mock and load share another one. CPU time is
 that of the proxy's process, whatever else the machine does; latencies suffer from every neighbour, so they are only
-quoted from a quiet machine. Parts: `cost`, `latency`, `prompts`, `memory`, `streams`, `leavers`, `addresses`, `healthy`.
+quoted from a quiet machine.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ async def leavers(upstream: Upstream, count: int, draw: random.Random) -> None:
 
 
 async def settled(place: Process, most: Mapping[str, int]) -> dict[str, int]:
-    """What the proxy holds: sockets, tasks, running requests, bytes. Where that is more than `most`, it gets some time."""
+    """What the proxy holds: sockets, tasks, running requests, bytes. It gets some time to come down to `most`."""
     waited = 0.0
     while True:
         found = {"sockets": sockets_of(place), **place.held(), "bytes": place.resident_bytes()}

@@ -1,4 +1,4 @@
-"""What must hold at full size: memory stays flat, streams pass byte for byte, clients that leave leave nothing behind."""
+"""What must hold at full size: flat memory, streams that pass byte for byte, nothing left of clients that leave."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ LITELLM = "litellm"
 START_SECONDS = 120.0
 ALONE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "OMP_NUM_THREADS": "1"}
 """Nothing is fetched."""
+OPEN = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
+"""It listens on this machine only."""
 
 
 @contextmanager
@@ -36,12 +38,14 @@ def litellm_proxy(python: Path, upstream: str, cores: set[int] | None) -> Iterat
         command = [program, "--config", config, "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
         with (Path(directory) / "log").open("w") as log:
             running = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True, env=os.environ | ALONE
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True, env=os.environ | ALONE | OPEN
             )
             if cores:
                 os.sched_setaffinity(running.pid, cores)
             try:
-                _await(running, port)
+                if not _is_up(running, port):
+                    said = (Path(directory) / "log").read_text().strip()[-400:]
+                    raise UserError(f"LiteLLM's proxy did not come up within {START_SECONDS:.0f} s: {said}")
                 yield Process(running, port)
             finally:
                 running.terminate()
@@ -55,11 +59,11 @@ def free_port() -> int:
         return port
 
 
-def _await(running: subprocess.Popen[str], port: int) -> None:
+def _is_up(running: subprocess.Popen[str], port: int) -> bool:
     began = time.monotonic()
     while running.poll() is None and time.monotonic() - began < START_SECONDS:
         with suppress(urllib.error.URLError, OSError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health/liveliness", timeout=2).close()
-            return
+            return True
         time.sleep(0.2)
-    raise UserError(f"LiteLLM's proxy did not come up within {START_SECONDS:.0f} s")
+    return False

@@ -21,7 +21,6 @@ from checkengine.engine_shim.proxy.app import ProxyApp
 from checkengine.engine_shim.proxy.server import bound, config_of
 from checkengine.engine_shim.proxy.settings import ProxySettings
 
-
 HELD: dict[str, int] = {}
 
 

@@ -209,7 +209,7 @@ class Answering:
 
     def _is_guarded(self, response: Answer) -> bool:
         parts, operation = self._parts, self._exchange.facts.operation
-        if parts.bench is None or not parts.enabled or response.status != 200 or not operation.generates:
+        if parts.bench is None or not parts.enabled or response.status != 200 or not operation.is_read:
             return False
         if header(response.headers, b"content-encoding").lower() not in (b"", b"identity"):
             self._tell(parts.observer.unguarded, "encoded")
@@ -243,6 +243,9 @@ class Answering:
         if answer.retry is not None:
             self.ending = Ending.STOPPED
             return False
+        if answer.refused is not None:
+            self.ending = Ending.STOPPED
+            raise answer.refused
         if answer.passed:
             self._tell(self._parts.observer.unguarded, answer.passed)
         await self._start(response, length=len(out), told=self._parts.settings.annotate != "off")

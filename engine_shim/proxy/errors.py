@@ -72,6 +72,10 @@ def garbage() -> ProxyError:
     return ProxyError(502, "the server behind this proxy answered what is not HTTP", "upstream_invalid")
 
 
+def empty_vectors() -> ProxyError:
+    return ProxyError(502, "the server behind this proxy answered vectors that carry nothing", "embedding_invalid")
+
+
 def stalled() -> ProxyError:
     return ProxyError(504, "the server behind this proxy has been silent for too long", "upstream_timeout")
 

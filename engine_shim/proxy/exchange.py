@@ -224,7 +224,7 @@ class Exchange:
         assert self.parts.client is not None
         token = settings.upstream_token.get_secret_value() if settings.upstream_token is not None else None
         address = scope["client"][0] if scope["client"] else ""
-        headers = to_upstream(self.headers, client=address, token=token, encoded=not self._operation.generates)
+        headers = to_upstream(self.headers, client=address, token=token, encoded=not self._operation.is_read)
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
         return await self.parts.client.request(upstream, scope["method"], target, headers, body)

@@ -20,8 +20,8 @@ MakeText = Callable[[TextStart], TextGuard]
 MakeLogprobs = Callable[[TextStart], LogprobsGuard]
 MakeConversation = Callable[[], ConversationGuard]
 Asked = TypeVar("Asked")
-OWN = ("answer", "latency")
-"""What the proxy itself checks: whether an answer is whole and its end fits, and how long its tokens take."""
+OWN = ("answer", "latency", "embeddings")
+"""What the proxy itself checks: whether an answer is whole and its end fits, how long its tokens take, vectors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class GuardedApp:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         operation = OPERATIONS.get(scope["path"], Operation.OTHER) if scope["type"] == "http" else Operation.OTHER
-        guarded = operation.generates and scope["method"] == "POST" and self._parts.enabled
+        guarded = operation.is_read and scope["method"] == "POST" and self._parts.enabled
         if not guarded or self._parts.bench is None:
             await self._app(scope, receive, send)
             return
@@ -125,10 +125,13 @@ class _Guarding:
                 await self._send({**message, "body": b"".join(pieces)})
             return
         assert self._watch is not None
-        body = WholeAnswer(self._watch, self._parts.settings).read_or_pass(b"".join(pieces))
+        answer = WholeAnswer(self._watch, self._parts.settings)
+        body, status = answer.read_or_pass(b"".join(pieces)), self._start["status"]
+        if answer.refused is not None:
+            body, status = answer.refused.body(), answer.refused.status
         headers = [each for each in self._start["headers"] if each[0] != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
         if self._parts.settings.annotate != "off" and (found := actions.findings_header(self._watch.notes)):
             headers.append(found)
-        await self._send({**self._start, "headers": headers})
+        await self._send({**self._start, "status": status, "headers": headers})
         await self._send({**message, "body": body})

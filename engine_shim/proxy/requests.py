@@ -33,6 +33,11 @@ class Operation(StrEnum):
     def generates(self) -> bool:
         return self in (Operation.CHAT, Operation.COMPLETION, Operation.RESPONSE)
 
+    @property
+    def is_read(self) -> bool:
+        """Guards read its answers."""
+        return self is not Operation.OTHER
+
 
 OPERATIONS = {
     "/v1/chat/completions": Operation.CHAT,

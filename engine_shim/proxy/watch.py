@@ -211,12 +211,12 @@ class AnswerWatch:
         choice.stopped, choice.is_over = note, True
         self._judge.took(note, choice.sequence, ActionKind.STOP)
 
-    def ask_own(self, name: str, check: object) -> list[Told]:
+    def ask_own(self, name: str, check: object, rows: int = 1) -> list[Told]:
         """One of the proxy's own checks."""
         seat = self.bench.seats[name]
         if seat.reason:
             return []
-        found = self.bench.run(seat, lambda ask: ask(), check, 1)  # type: ignore[operator]
+        found = self.bench.run(seat, lambda ask: ask(), check, rows)  # type: ignore[operator]
         return [(name, finding) for finding in found or ()]
 
     def close(self) -> None:

@@ -8,13 +8,16 @@ from typing import Any
 
 import msgspec
 
-from checkengine.engine_shim.proxy import actions
+from checkengine.engine_shim.proxy import actions, errors
 from checkengine.engine_shim.proxy.channel import Told
 from checkengine.engine_shim.proxy.dialects import NotReadError, chunk_of, with_field
+from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.judging import Note, Verdict
 from checkengine.engine_shim.proxy.requests import Operation
 from checkengine.engine_shim.proxy.responses import stopped_response, take_whole_response
 from checkengine.engine_shim.proxy.settings import ProxySettings
+from checkengine.engine_shim.proxy.vectors import NAME as VECTORS
+from checkengine.engine_shim.proxy.vectors import Vectors
 from checkengine.engine_shim.proxy.watch import AnswerWatch, ChoiceWatch
 from checkengine.guards.action import ActionKind
 from checkengine.guards.text import TextFinding
@@ -31,6 +34,8 @@ class WholeAnswer:
         self.retry: Note | None = None
         self.passed = ""
         """Why it passed without guards; empty where it did not."""
+        self.refused: ProxyError | None = None
+        """What to answer in its place: of vectors there is nothing that could be cut."""
         self._reason = settings.finish_reason
         self._tell_all = settings.annotate == "body"
 
@@ -49,7 +54,9 @@ class WholeAnswer:
         stops = self._stops(body, may_retry=may_retry)
         if self.retry is not None:
             return body
-        if stops:
+        if stops and self.watch.facts.operation is Operation.EMBEDDINGS:
+            self.refused = errors.empty_vectors()
+        elif stops:
             body = self._stopped(body, stops)
         notes = [note for note in self.watch.notes if self._tell_all or note.is_visible]
         return with_field(body, actions.FIELD, actions.extension(notes)) if notes else body
@@ -57,6 +64,8 @@ class WholeAnswer:
     def _stops(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
         if self.watch.facts.operation is Operation.RESPONSE:
             return self._stops_of_response(body, may_retry=may_retry)
+        if self.watch.facts.operation is Operation.EMBEDDINGS:
+            return self._stops_of_vectors(body, may_retry=may_retry)
         chunk = chunk_of(body)
         self.watch.usage = chunk.usage if isinstance(chunk.usage, dict) else {}
         stops: dict[int, Verdict] = {}
@@ -75,6 +84,15 @@ class WholeAnswer:
         self.watch.usage = take_whole_response(watched, body)
         stops: dict[int, Verdict] = {}
         self._settle(stops, watched, watched.end(self.watch.tokens), may_retry=may_retry)
+        return stops
+
+    def _stops_of_vectors(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
+        vectors, watched = Vectors(body), self.watch.choice(0)
+        assert watched is not None
+        self.watch.usage, watched.is_over = vectors.usage, True
+        told = self.watch.ask_own(VECTORS, lambda: vectors.findings(watched.sequence), max(1, len(vectors)))
+        stops: dict[int, Verdict] = {}
+        self._settle(stops, watched, told, may_retry=may_retry)
         return stops
 
     def _settle(

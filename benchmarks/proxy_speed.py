@@ -25,7 +25,7 @@ def cost_figures(fleet: Fleet, size: Size) -> Figures:
     tokens: dict[str, list[float]] = {name: [] for name in fleet.relays}
     requests: dict[str, list[float]] = {name: [] for name in fleet.relays}
     for number in range(size.rounds):
-        for name in fleet.relays[:: 1 if number % 2 else -1]:
+        for name in fleet.relays_of(number):
             tokens[name].append(fleet.stream(name, EVERY, size.seconds)[0] * 1e6)
             requests[name].append(fleet.whole(name, size.seconds / 2))
     cost = {name: statistics.median(found) for name, found in tokens.items()}

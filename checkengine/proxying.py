@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
@@ -23,7 +22,7 @@ from checkengine.engine_shim.proxy.fleet_series import FleetSeries
 from checkengine.engine_shim.proxy.guarding import Bench, GuardMakers
 from checkengine.engine_shim.proxy.judging import Judge, as_finding
 from checkengine.engine_shim.proxy.pace import FirstTokens
-from checkengine.engine_shim.proxy.parts import ExchangeEnd, ExchangeStart, ProxyParts
+from checkengine.engine_shim.proxy.parts import ProxyParts
 from checkengine.engine_shim.proxy.rescoring import Flagged, Rescoring, score_on_sibling
 from checkengine.engine_shim.proxy.routing.fleet import Fleet
 from checkengine.engine_shim.proxy.routing.service import Routing, upstreams_of
@@ -36,89 +35,13 @@ from checkengine.guards.events import AuditJudged, GuardDisabled
 from checkengine.guards.pipeline import OFF_IN_CONFIGURATION
 from checkengine.guards.settings import GuardsSettings
 from checkengine.guards.text import TextFinding, TextStart
+from checkengine.proxy_controls import ProxyControls, ProxyObserver
 from checkengine.replica import replica_name
 from checkengine.scanning.registry import ENTRIES, conversation_makers, logprobs_makers, series_makers, text_makers
 from checkengine.spooling import open_spool
 from checkengine.telling import start_telling
 
-SIDECAR = "sidecar"
-"""The name under which all guards together are switched."""
 WARM_UP = "A short text, so that whatever compiles at first use has done so before the first request comes. " * 4
-
-
-class ProxyObserver:
-    """Tells metrics and traces what the proxy tells; without a collector of traces there are none to pay for."""
-
-    def __init__(self, metrics: ProxyMetrics, traces: RequestTraces | None, series: FleetSeries | None) -> None:
-        self._traces, self._series = traces, series
-        self._metrics = metrics
-        self.waited = metrics.waited
-        self.unguarded = metrics.unguarded
-
-    def started(self, start: ExchangeStart) -> None:
-        if self._traces is not None:
-            self._traces.started(start)
-
-    def ended(self, end: ExchangeEnd) -> None:
-        self._metrics.ended(end)
-        if self._series is not None:
-            self._series.ended(end)
-        if self._traces is not None:
-            self._traces.ended(end)
-
-
-class ProxyControls:
-    """What the admin addresses show and switch."""
-
-    def __init__(
-        self, parts: ProxyParts, bench: Bench, policy: Policy, metrics: Metrics, routing: Routing | None
-    ) -> None:
-        self._parts, self._bench, self._policy, self._routing = parts, bench, policy, routing
-        self.metrics = metrics.exposition
-
-    def status(self) -> Mapping[str, Any]:
-        upstreams = [upstream.name for upstream in self._parts.router.upstreams()]
-        return {"draining": self._parts.draining, "running": self._parts.running, "upstreams": upstreams}
-
-    def guards(self) -> Sequence[Mapping[str, Any]]:
-        would_have_stopped = self._policy.would_have_stopped()
-        seats = [
-            {
-                "name": name,
-                "active": not seat.reason and self._parts.enabled,
-                "reason": seat.reason or ("" if self._parts.enabled else "the sidecar is off"),
-                "action": self._policy.action_of(name),
-                "braked": self._policy.braked(name),
-                "would_have_stopped": would_have_stopped.get(name, 0),
-                "batches": seat.batches,
-                "failures": seat.failures,
-                "cpu_seconds": seat.nanoseconds * 1e-9,
-                "overruns": seat.overruns,
-            }
-            for name, seat in self._bench.seats.items()
-        ]
-        enabled = self._parts.enabled
-        return [*seats, {"name": SIDECAR, "active": enabled, "reason": "" if enabled else "switched off"}]
-
-    def switch(self, name: str, action: str) -> None:
-        if name == SIDECAR:
-            self._parts.enabled = action != "disable"
-        elif action == "disable":
-            self._bench.disable(name)
-        else:
-            self._bench.enable(name)
-            if action == "rearm":
-                self._policy.release(name)
-
-    def upstreams(self) -> Sequence[Mapping[str, Any]]:
-        if self._routing is not None:
-            return self._routing.status()
-        return [{"name": upstream.name} for upstream in self._parts.router.upstreams()]
-
-    def act(self, name: str, action: str, reason: str) -> None:
-        if self._routing is None:
-            raise UserError("there is one upstream only, and nothing to choose")
-        self._routing.act(name, action, "admin", reason)
 
 
 @dataclass(slots=True)
@@ -160,36 +83,52 @@ def assemble_proxy(
     settings: Settings, router: Router | None = None, registry: CollectorRegistry | None = None
 ) -> Proxy:
     """Raises UserError where the settings name no upstream, or one that is none."""
-    bus, book = EventBus(), IncidentBook()
+    bus, book, registry = EventBus(), IncidentBook(), registry or CollectorRegistry()
     policy = Policy(settings.guards, settings.brake, book, publish=bus.publish, replica=replica_name())
     bench = Bench(
         guard_makers(settings.guards),
         settings.guards,
         disabled=lambda guard, reason: bus.publish(GuardDisabled(guard, reason, time())),
     )
-    chosen = settings.proxy
-    registry = registry or CollectorRegistry()
     metrics = Metrics(registry, __version__)
     bus.subscribe(metrics.handle, name="metrics")
     counters = ProxyMetrics(registry, lambda: parts.running)
-    routing: Routing | None = None
-    if router is None:
-        found = routing_of(chosen, counters)
-        routing = found if isinstance(found, Routing) else None
-        router = found.router if isinstance(found, Routing) else found
-    parts = ProxyParts(
+    router, routing = (router, None) if router is not None else _routed(settings.proxy, counters)
+    parts = _parts(settings, router, routing, bench, Judge(policy, bus.publish))
+    controls = ProxyControls(parts, bench, policy, metrics, routing)
+    proxy = Proxy(ProxyApp(parts), settings, bus, policy, bench, controls, [bus.close])
+    parts.observer = ProxyObserver(counters, _traces(proxy), _series(proxy))
+    _tell_numbers(proxy, book, registry)
+    if settings.proxy.rescore_per_minute and len(router.upstreams()) > 1:
+        rescoring = _rescoring(settings.proxy, bus)
+        parts.rescoring = rescoring
+        proxy.closers.insert(0, rescoring.close)
+    return proxy
+
+
+def _routed(settings: ProxySettings, counters: ProxyMetrics) -> tuple[Router, Routing | None]:
+    found = routing_of(settings, counters)
+    return (found.router, found) if isinstance(found, Routing) else (found, None)
+
+
+def _parts(settings: Settings, router: Router, routing: Routing | None, bench: Bench, judge: Judge) -> ProxyParts:
+    chosen = settings.proxy
+    return ProxyParts(
         chosen,
         router,
         bench,
-        Judge(policy, bus.publish),
+        judge,
         FirstTokens(settings.guards.latency),
         Sessions(chosen.session_header, chosen.sessions),
         services=[routing] if routing is not None else [],
     )
-    controls = ProxyControls(parts, bench, policy, metrics, routing)
-    proxy = Proxy(ProxyApp(parts), settings, bus, policy, bench, controls, [bus.close])
-    parts.observer = ProxyObserver(counters, _traces(proxy), _series(proxy))
-    spool, telling = open_spool(settings, bus, replica_name()), start_telling(settings, bus)
+
+
+def _tell_numbers(proxy: Proxy, book: IncidentBook, registry: CollectorRegistry) -> None:
+    """Spool and webhooks where they are wanted, and what a scrape reads at the moment."""
+    parts, bench, bus, policy = proxy.app.parts, proxy.bench, proxy.bus, proxy.policy
+    spool, telling = open_spool(proxy.settings, bus, replica_name()), start_telling(proxy.settings, bus)
+    proxy.closers += [part.close for part in (spool, telling) if part is not None]
     fleet: Fleet | None = getattr(parts.router, "fleet", None)
     registry.register(
         LiveNumbers(
@@ -208,12 +147,6 @@ def assemble_proxy(
             upstreams=fleet.standings if fleet is not None else None,
         )
     )
-    if chosen.rescore_per_minute and len(parts.router.upstreams()) > 1:
-        rescoring = _rescoring(chosen, bus)
-        parts.rescoring = rescoring
-        proxy.closers.insert(0, rescoring.close)
-    proxy.closers += [part.close for part in (spool, telling) if part is not None]
-    return proxy
 
 
 def _rescoring(settings: ProxySettings, bus: EventBus) -> Rescoring:

@@ -11,7 +11,8 @@ from checkengine.engine_shim.proxy.parts import ExchangeEnd
 from checkengine.engine_shim.proxy.routing.service import Routing
 from checkengine.engine_shim.proxy.upstream import OneUpstream
 from checkengine.guards.errors import UserError
-from checkengine.proxying import SIDECAR, Proxy, assemble_proxy, guard_makers, proxy_settings
+from checkengine.proxy_controls import SIDECAR
+from checkengine.proxying import Proxy, assemble_proxy, guard_makers, proxy_settings
 
 
 def proxy_of(*upstreams: str, **sections: Any) -> Proxy:

@@ -232,9 +232,25 @@ def test_a_prefetched_block_that_is_about_to_be_read_gives_way_to_none_that_make
     engine.tiers.blocks._host.budget = 5 * size
     engine.tiers.prefetch(PROMPTS["a"])
     engine.tiers.blocks.wait()
-    read = engine.tiers.blocks.counts.disk_hits
+    prefetched = block_ids(PROMPTS["a"], BLOCK)
+    given_up: set[bytes] = set()
+    waiting = set(prefetched)
+    blocks, host = engine.tiers.blocks, engine.tiers.blocks._host
+    hand_down, restore = host.give_up, blocks.restore
+
+    def gives_way(name: bytes, payload: Payload) -> None:
+        given_up.update({name} if waiting else ())
+        hand_down(name, payload)
+
+    def restored(name: bytes, block: int) -> bool:
+        assert name not in given_up
+        waiting.discard(name)
+        return restore(name, block)
+
+    host.give_up, blocks.restore = gives_way, restored
     assert serve(engine, "a") == (CLEAN["a"], 40)
-    assert engine.tiers.blocks.counts.disk_hits == read
+    assert given_up
+    assert waiting == set()
     assert engine.tiers.blocks._host.pinned == frozenset()
     engine.close()
 

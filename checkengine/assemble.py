@@ -160,8 +160,12 @@ class EngineShim(Shim):
         if spool is None:
             return None
         from checkengine.registering import Registered
+        from checkengine.switches import ShimSwitches
 
-        registered = Registered(self, spool, replica_name(), adapter.environment())
+        assembly = self.assembly
+        registered = Registered(
+            ShimSwitches(self), assembly.policy, assembly.settings, spool, replica_name(), adapter.environment()
+        )
         # Before the spool is closed: that the replica is gone is its last word.
         self.assembly.last.insert(0, registered)
         return registered

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from checkengine.guards.errors import UserError
 from checkengine.guards.policy import Policy
 from checkengine.guards.settings import GuardAction
 from checkengine.replay.orders import Order
-from checkengine.switches import SIDECAR, ShimSwitches
+from checkengine.switches import SIDECAR
 
 logger = logging.getLogger("checkengine.orders")
 
@@ -18,12 +18,26 @@ ACTING: GuardAction = "stop"
 """What a guard does that is let to act and was not configured to."""
 
 
+class EngineSwitches(Protocol):
+    """Of one engine; called from the thread that reads orders."""
+
+    def guards(self) -> Sequence[Mapping[str, Any]]: ...
+
+    def switch_guard(self, name: str, action: Any) -> None: ...
+
+    def release_brake(self) -> None: ...
+
+    def arm(self, when: str, *, level: str, seconds: float, most: int) -> Mapping[str, Any]: ...
+
+    def disarm(self, identifier: str) -> None: ...
+
+
 class Obedience:
     """`hold_back` makes the server refuse new requests (True) or take them again."""
 
     def __init__(
         self,
-        switches: ShimSwitches,
+        switches: EngineSwitches,
         policy: Policy,
         configured: Callable[[str], GuardAction],
         hold_back: Callable[[bool], None] | None = None,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from checkengine import __version__
+from checkengine.config import Settings
 from checkengine.engine_shim.devices import counters_of, device_facts
 from checkengine.engine_shim.order_watch import OrderWatch
 from checkengine.engine_shim.spool import SpoolWriter
-from checkengine.obeying import Obedience
+from checkengine.guards import Policy
+from checkengine.obeying import EngineSwitches, Obedience
 from checkengine.replay.orders import orders_path
 from checkengine.reporting import ReplicaReporter, replica_facts
-from checkengine.switches import ShimSwitches
-
-if TYPE_CHECKING:
-    from checkengine.assemble import EngineShim
 
 TOLD = ("active", "reason", "action", "braked", "would_have_stopped")
 
@@ -23,16 +21,23 @@ TOLD = ("active", "reason", "action", "braked", "would_have_stopped")
 class Registered:
     """`hold_back` and `held_back` come from a server, where there is one."""
 
-    def __init__(self, shim: EngineShim, spool: SpoolWriter, replica: str, environment: Mapping[str, Any]) -> None:
-        assembly = shim.assembly
-        self._switches = ShimSwitches(shim)
+    def __init__(
+        self,
+        switches: EngineSwitches,
+        policy: Policy,
+        settings: Settings,
+        spool: SpoolWriter,
+        replica: str,
+        environment: Mapping[str, Any],
+    ) -> None:
+        self._switches = switches
         self._hold_back: Callable[[bool], None] | None = None
         self._held_back: Callable[[], bool] = lambda: False
-        guards = assembly.settings.guards
-        self._obey = Obedience(self._switches, assembly.policy, lambda name: guards.of(name).action, self._hold)
+        guards = settings.guards
+        self._obey = Obedience(self._switches, policy, lambda name: guards.of(name).action, self._hold)
         device = device_facts()
         facts = replica_facts(environment, device, __version__)
-        path = orders_path(assembly.settings.spool.directory, spool.boot)
+        path = orders_path(settings.spool.directory, spool.boot)
         self._watch = OrderWatch(path, replica, self._obey, self._report)
         self._reporter = ReplicaReporter(
             spool,

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from checkengine.assemble import EngineShim, replica_name
+from checkengine.engine_shim.arming import Arming
 from checkengine.engine_shim.condition import ConditionError
+from checkengine.guards import Pipeline, Policy
 from checkengine.replay.bundle import AccessLog
 
 if TYPE_CHECKING:
@@ -29,21 +31,7 @@ class ShimSwitches:
         self._pipeline, self._policy = shim.parts.pipeline, shim.parts.policy
 
     def guards(self) -> Sequence[Mapping[str, Any]]:
-        would_have_stopped = self._policy.would_have_stopped()
-        listed: list[Mapping[str, Any]] = [
-            {
-                "name": name,
-                "active": state.active and self._shim.enabled,
-                "reason": state.reason or ("" if self._shim.enabled else "the sidecar is off"),
-                "action": self._policy.action_of(name),
-                "braked": self._policy.braked(name),
-                "would_have_stopped": would_have_stopped.get(name, 0),
-                "steps": state.steps,
-                "cpu_seconds": state.cpu_seconds,
-                "overruns": state.overruns,
-            }
-            for name, state in self._pipeline.states().items()
-        ]
+        listed = guard_rows(self._pipeline, self._policy, self._shim.enabled)
         failed = ", ".join(self._shim.failed_parts())
         reason = "switched off" if not self._shim.enabled else f"failed: {failed}" if failed else ""
         return [*listed, {"name": SIDECAR, "active": not reason, "reason": reason}]
@@ -61,9 +49,7 @@ class ShimSwitches:
             self._policy.release(name)
 
     def release_brake(self) -> None:
-        for name in self._pipeline.states():
-            if self._policy.braked(name):
-                self._policy.release(name)
+        release_all(self._pipeline, self._policy)
 
     def audits(self) -> Mapping[str, Any] | None:
         """Since the start; None where audits are off."""
@@ -81,19 +67,15 @@ class ShimSwitches:
         if captures is None:
             raise ConditionError("nothing can be captured here: [capture] or [recorder] is off, or the engine cannot")
         arming = captures.armings.made(when, level=level, seconds=seconds, most=most, now=time.time())
-        ends = time.strftime("%FT%TZ", time.gmtime(arming.until))
-        words = f"{arming.identifier}: {level} where {arming.condition.text}, until {ends}, at most {most}"
-        AccessLog.of_this_deployment().add("arm", "", words)
+        log_arming(arming)
         captures.armings.add(arming, time.time())
-        logger.warning("armed %s", words)
         return {"replica": replica_name(), "armed": arming.to_json()}
 
     def disarm(self, identifier: str) -> None:
         arming = self._captures.armings.disarm(identifier) if self._captures is not None else None
         if arming is None:
             raise KeyError(identifier)
-        logger.warning("disarmed %s, with %d captures", identifier, len(arming.captured))
-        AccessLog.of_this_deployment().add("disarm", "", f"{identifier}: {len(arming.captured)} captures")
+        log_disarming(arming)
 
     def _switch_sidecar(self, action: GuardSwitch) -> None:
         if action == "disable":
@@ -102,3 +84,42 @@ class ShimSwitches:
         else:
             self._shim.arm()
             logger.warning("the sidecar is on")
+
+
+def guard_rows(pipeline: Pipeline, policy: Policy, enabled: bool) -> list[Mapping[str, Any]]:
+    """One a guard; `enabled`: the sidecar as a whole is on."""
+    would_have_stopped = policy.would_have_stopped()
+    return [
+        {
+            "name": name,
+            "active": state.active and enabled,
+            "reason": state.reason or ("" if enabled else "the sidecar is off"),
+            "action": policy.action_of(name),
+            "braked": policy.braked(name),
+            "would_have_stopped": would_have_stopped.get(name, 0),
+            "steps": state.steps,
+            "cpu_seconds": state.cpu_seconds,
+            "overruns": state.overruns,
+        }
+        for name, state in pipeline.states().items()
+    ]
+
+
+def release_all(pipeline: Pipeline, policy: Policy) -> None:
+    """Brakes."""
+    for name in pipeline.states():
+        if policy.braked(name):
+            policy.release(name)
+
+
+def log_arming(arming: Arming) -> None:
+    """On record before it holds. Raises BundleError where the access log cannot be written."""
+    ends = time.strftime("%FT%TZ", time.gmtime(arming.until))
+    words = f"{arming.identifier}: {arming.level} where {arming.condition.text}, until {ends}, at most {arming.most}"
+    AccessLog.of_this_deployment().add("arm", "", words)
+    logger.warning("armed %s", words)
+
+
+def log_disarming(arming: Arming) -> None:
+    logger.warning("disarmed %s, with %d captures", arming.identifier, len(arming.captured))
+    AccessLog.of_this_deployment().add("disarm", "", f"{arming.identifier}: {len(arming.captured)} captures")

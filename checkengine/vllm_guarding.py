@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +21,19 @@ from checkengine.dashboards.metrics import MULTIPROCESS, Metrics
 from checkengine.dashboards.traces import otlp_exporter, tracer_provider
 from checkengine.detectors import Vocabulary
 from checkengine.engine_shim.bundles import BundleWriter
+from checkengine.engine_shim.request_notes import RequestRecords
+from checkengine.engine_shim.spool import SpoolWriter
+from checkengine.engine_shim.vllm.armed_orders import ArmedOrders
 from checkengine.engine_shim.vllm.black_box import BlackBox
 from checkengine.engine_shim.vllm.capture_orders import CaptureOrders
 from checkengine.engine_shim.vllm.loud_memory import LoudMemory
 from checkengine.engine_shim.vllm.quarantine import Quarantine
-from checkengine.engine_shim.vllm.scheduler import SchedulerGuards
+from checkengine.engine_shim.vllm.scheduler import SchedulerGuards, SchedulerListener
+from checkengine.engine_shim.vllm.seen_steps import SchedulerNotes
 from checkengine.engine_shim.vllm.switch_file import SwitchFile
 from checkengine.engine_shim.vllm.worker import Observer
 from checkengine.guards import EventBus, IncidentBook, Pipeline, Policy, build_guards
-from checkengine.guards.events import ActionTaken, FindingRaised
+from checkengine.guards.events import ActionTaken, FindingRaised, SequenceEnded
 from checkengine.guards.step import SequenceStart
 from checkengine.storage import open_spool
 from checkengine.vllm_auditing import audits
@@ -74,12 +80,34 @@ def build_guards_of(scheduler: Any) -> SchedulerGuards:
         replica=replica_name(),
         kernel=kernel_of(config),
     )
-    closers = [bus, open_spool(settings, bus, replica_name()), counted(bus)]
-    captures = [CaptureOrders(policy.incident_of)] if settings.recorder.enabled and settings.capture.enabled else []
-    present = [part for part in closers if part is not None]
+    spool = open_spool(settings, bus, replica_name())
+    captured = settings.recorder.enabled and settings.capture.enabled
+    armed = ArmedOrders(policy.incident_of) if captured else None
+    listeners: list[SchedulerListener] = [CaptureOrders(policy.incident_of), armed] if armed is not None else []
+    if spool is not None:
+        listeners.append(kept_requests(settings, config, bus, spool))
     began = traced(settings, config, bus)
     switches = SwitchFile(settings.spool.directory)
-    return SchedulerGuards(pipeline, policy, bus, Quarantine(), captures, present, began, switches)
+    guards = SchedulerGuards(pipeline, policy, bus, Quarantine(), listeners, [bus], began, switches)
+    if spool is not None:
+        from checkengine.vllm_registering import register
+
+        # Before the spool is closed: that the replica is gone is its last word.
+        guards.closers += [register(guards, armed, settings, spool, config), spool]
+    if (page := counted(bus)) is not None:
+        guards.closers.append(page)
+    return guards
+
+
+def kept_requests(settings: Settings, config: Any, bus: EventBus, spool: SpoolWriter) -> SchedulerNotes:
+    """A record of every request, without content."""
+    notes = SchedulerNotes()
+    model = str(config.model_config.served_model_name or config.model_config.model)
+    told = settings.model_dump_json(include={"guards", "brake", "logits"}) + kernel_of(config)
+    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    records = RequestRecords(spool, notes, model=Path(model).name, configuration=digest)
+    bus.subscribe(records.handle, name="requests", kinds=(SequenceEnded,))
+    return notes
 
 
 def traced(settings: Settings, config: Any, bus: EventBus) -> Callable[[Any], None]:

@@ -31,6 +31,7 @@ from checkengine.engine_shim.vllm.recorder import StepRecorder
 from checkengine.guards.finding import Finding
 from checkengine.replay.capture import Capture
 from checkengine.replay.fault_limit import FaultLimit
+from checkengine.replay.levels import Level
 from checkengine.replay.record import StepRecord
 from checkengine.replay.settings import CaptureSettings, RecorderSettings
 
@@ -44,11 +45,20 @@ WAITING = 2
 class CaptureOrder:
     """From the scheduler, in `ToWorkers.capture`."""
 
-    incident: str
+    incident: str | None
     findings: tuple[Finding, ...]
     """A request id is a finding's `sequence`; all that are named are captured together."""
     window_steps: int | None = None
     """None: as `[capture] window_steps` says."""
+    counted_as: Finding | None = None
+    """Of an armed condition: which sequence and step met it, where no guard found anything."""
+    armed: str = ""
+    level: Level | None = None
+    """None: as `[capture] level` says."""
+
+    @property
+    def trigger(self) -> tuple[Finding, ...]:
+        return self.findings or ((self.counted_as,) if self.counted_as is not None else ())
 
 
 class BlackBox:
@@ -139,7 +149,7 @@ class BlackBox:
         if not self._capturing.enabled or self._writer.full or self.recorder.off:
             self.counts.add("dropped")
             return False
-        if not self._limit.admit(order.findings[0], "vllm", time.time()):
+        if not self._limit.admit(order.trigger[0], "vllm", time.time()):
             self.counts.add("duplicate")
             return False
         try:
@@ -194,9 +204,12 @@ class BlackBox:
         assert self.recorder is not None
         assert self._adapter is not None
         findings = tuple(replace(each, step=self._steps.get(each.step, each.step)) for each in order.findings)
-        names = {finding.sequence for finding in findings}
+        names = {finding.sequence for finding in order.trigger}
         last = max(0, self.recorder.last_recorded)
-        first = max(0, min(last, findings[0].step) - (order.window_steps or self._capturing.window_steps) + 1)
+        step = order.trigger[0].step
+        first = max(
+            0, min(last, self._steps.get(step, step)) - (order.window_steps or self._capturing.window_steps) + 1
+        )
         window = self.recorder.recorder.window(first)
         handles = [handle for handle, start in window.starts.items() if start.name in names]
         self._adapter.first_step = first
@@ -207,16 +220,14 @@ class BlackBox:
             first_step=first,
             findings=findings,
             incident=order.incident,
-            configuration=self._configuration,
-            budget=self._budget(),
+            configuration=self._configuration | ({"armed": order.armed} if order.armed else {}),
+            budget=self._budget(order.level or self._capturing.level),
         )
 
-    def _budget(self) -> Budget:
+    def _budget(self, level: Level) -> Budget:
         assert self.recorder is not None
-        cache, chosen = self.recorder.cache, self._capturing
-        return (
-            Budget("L0") if cache is None else KnownBudget(chosen.level, chosen.kv_bytes, block_bytes=cache.block_bytes)
-        )
+        cache, most = self.recorder.cache, self._capturing.kv_bytes
+        return Budget("L0") if cache is None else KnownBudget(level, most, block_bytes=cache.block_bytes)
 
     def _put_on_disk(self, capture: Capture) -> None:
         if self._write(capture) is False:

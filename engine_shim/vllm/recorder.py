@@ -82,7 +82,7 @@ class StepRecorder:
         size = self.ledger.block_size
         whole = np.array(blocks, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)
         with self.memory:
-            self.undo.save(max(0, self.ledger.last_step), whole.ravel())
+            self.undo.save(max(0, self.ledger.last_step), whole.ravel().astype(np.int32))
 
     def missed(self) -> None:
         """Steps ran that nobody told. Recording goes on as soon as nobody runs who began before."""

@@ -71,8 +71,9 @@ async def mangled_streams(upstream: Upstream, count: int, draw: random.Random) -
     return different
 
 
-async def leavers(upstream: Upstream, count: int, draw: random.Random) -> None:
-    """`count` streams at once; each client leaves at a time of its own, most before the stream's end."""
+async def leavers(upstream: Upstream, count: int, draw: random.Random, *, stay: bool = False) -> None:
+    """`count` streams at once; each client leaves at a time of its own, most before the stream's end. `stay`: none
+    does."""
     client = UpstreamClient(ProxySettings())
     body = body_of(200, every=0.02)
 
@@ -83,7 +84,7 @@ async def leavers(upstream: Upstream, count: int, draw: random.Random) -> None:
 
     running = [asyncio.ensure_future(one()) for _ in range(count)]
     draw.shuffle(running)
-    for task in running:
+    for task in () if stay else running:
         await asyncio.sleep(draw.random() * LONGEST_PATIENCE / count)
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)

@@ -45,10 +45,10 @@ def stream_figures(fleet: Fleet, size: Size) -> Figures:
 
 
 def leaver_figures(fleet: Fleet, size: Size) -> Figures:
-    """Twice: the first time fills what is kept for connections."""
+    """First all stay, so that memory has been as full as it gets."""
     place, upstream = fleet.guarded()
     draw, what = random.Random(6), f"left by {size.leavers:,} streams with random leavers"
-    uvloop.run(leavers(upstream, size.leavers, draw))
+    uvloop.run(leavers(upstream, size.leavers, draw, stay=True))
     before = uvloop.run(settled(place, {}))
     uvloop.run(leavers(upstream, size.leavers, draw))
     after = uvloop.run(settled(place, before))

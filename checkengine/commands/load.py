@@ -51,7 +51,11 @@ def load(
         raise typer.BadParameter(f"{endpoint!r} is not one of chat, completions", param_hint="--endpoint")
     from checkengine.figures import passed, print_report, report
     from checkengine.loading.attained import Limits
-    from checkengine.loading.measure import LoadOptions, measure
+
+    try:
+        from checkengine.loading.measure import LoadOptions, measure
+    except ImportError as error:
+        raise UserError(f"load needs {error.name}: pip install 'checkengine[proxy]'") from None
 
     options = LoadOptions(
         profile=profile, url=url, model=model, token=token, data=data, rate=rate, duration=duration, warm_up=warm_up,

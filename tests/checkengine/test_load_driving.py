@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from typer.testing import CliRunner
 
+from checkengine.commands import load
 from checkengine.guards.errors import UserError
 from checkengine.loading.attained import Limits, attainment, bands, figures_of, meets
 from checkengine.loading.client import LoadClient, Sample
@@ -243,6 +246,14 @@ def test_a_wrong_model_and_a_server_that_refuses_everything_are_one_clear_error(
         measured(counting, model="x")
     with pytest.raises(UserError, match="refuses a request for m: 401"):
         measured(refuse)
+
+
+def test_a_missing_client_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "checkengine.loading.measure")
+    done = CliRunner().invoke(load.app, ["--profile", "lecture", "--url", "http://127.0.0.1:1"])
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception) == "load needs aiohttp: pip install 'checkengine[proxy]'"
 
 
 def test_a_server_that_breaks_after_the_probe_is_told_by_its_first_error() -> None:

@@ -27,6 +27,12 @@ TAU = "tau_bench_airline.json.gz"
 QUICK_EVERY = 10
 PIECE = 4
 """Characters of a chunk: about a token."""
+LANGUAGES = {
+    "ar": "Arabic", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "hi": "Hindi", "id": "Indonesian",
+    "it": "Italian", "ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "tr": "Turkish",
+    "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
+"""The data has no prompts; they were written in English or in the language of the answer."""
 SWITCH, LOOP = "language.switch", "repetition.loop"
 
 Exchange = tuple[list[Mapping[str, Any]], Mapping[str, Any]]
@@ -69,7 +75,7 @@ def of_replies(parts: ProxyParts, options: DetectorOptions) -> Figures:
 
 
 def exchange_of(reply: Reply) -> Exchange:
-    asked = reply.prompt or f"Answer in {reply.language}."
+    asked = reply.prompt or f"Answer in {LANGUAGES.get(reply.language, reply.language)}."
     return [{"role": "user", "content": asked}], {"role": "assistant", "content": reply.completion}
 
 

@@ -64,6 +64,8 @@ class Lines:
 
     def choose(self, request: Planned) -> tuple[str, int]:
         size, block = request.input_tokens * BYTES_A_TOKEN, request.block_tokens * BYTES_A_TOKEN
-        placement = self._lines.place(Prompt(request.whole_blocks, size, block), self.loads, self._names)
+        placement = self._lines.place(
+            Prompt(request.whole_blocks, size, lambda blocks: blocks * block), self.loads, self._names
+        )
         self._lines.index.insert(placement.upstream, request.whole_blocks)
         return placement.upstream, placement.uncached

@@ -7,7 +7,7 @@ it wait though they have next to nothing to compute. Sent elsewhere, it delays i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,8 +34,9 @@ class Load:
 class Prompt:
     chain: Chain
     size: int
-    """Bytes; blocks of the chain times `block_bytes`, and the rest."""
-    block_bytes: int
+    """Bytes: those of the chain's blocks, and the rest."""
+    bytes_of: Callable[[int], int]
+    """What so many leading blocks of the chain stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class TwoLines:
 
     def _hits(self, prompt: Prompt, names: Sequence[str]) -> dict[str, int]:
         """Bytes, by name."""
-        hits = {name: self.index.hit(name, prompt.chain) * prompt.block_bytes for name in names}
+        hits = {name: prompt.bytes_of(self.index.hit(name, prompt.chain)) for name in names}
         if self._settings.shared_cache:
             best = max(hits.values())
             return dict.fromkeys(hits, best)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from checkengine.engine_shim.proxy.routing.fleet import Case, Fleet, FleetEvent, Standing
 from checkengine.engine_shim.proxy.routing.lines import Load, Placement, Prompt, TwoLines
-from checkengine.engine_shim.proxy.routing.prefix_index import BLOCK_BYTES, ChainHash, PrefixIndex
+from checkengine.engine_shim.proxy.routing.prefix_index import ChainHash, PrefixIndex, bytes_of
 from checkengine.engine_shim.proxy.routing.prompt import prompt_bytes
 from checkengine.engine_shim.proxy.routing.settings import RoutingSettings
 from checkengine.engine_shim.proxy.routing.siblings import SiblingWatch
@@ -146,7 +146,7 @@ class UpstreamRouter:
 
     def _prompt(self, request: RoutedRequest) -> Prompt:
         data = prompt_bytes(request.body)
-        return Prompt(self._hash.chain(data), len(data), BLOCK_BYTES)
+        return Prompt(self._hash.chain(data), len(data), bytes_of)
 
     def _sent_to(self, upstream: Upstream, request: RoutedRequest) -> _Sent:
         if self._placed is not None and self._placed[0] == request.id and self._placed[1].upstream == upstream.name:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from checkengine.engine_shim.proxy.routing.prefix_index import BLOCK_BYTES, ChainHash, PrefixIndex
+from checkengine.engine_shim.proxy.routing.prefix_index import BLOCK_BYTES, ChainHash, PrefixIndex, bytes_of
 from checkengine.engine_shim.proxy.routing.prompt import prompt_bytes
 
 HASH = ChainHash(b"key")
@@ -106,3 +106,16 @@ def test_a_string_and_its_only_text_part_are_the_same_prompt() -> None:
 def test_no_body_breaks_the_prompt(body: dict[str, object]) -> None:
     assert isinstance(prompt_bytes(body), bytes)
     assert len(prompt_bytes(body)) < 4096
+
+
+@pytest.mark.parametrize("shared", [60_000, 70_000, 300_000, 999_000])
+def test_of_a_long_prompt_the_shared_part_is_known_to_within_one_block(shared: int) -> None:
+    first, second = text(1, 2000), text(2, 2000)
+    index = PrefixIndex(10_000)
+    index.insert("a", HASH.chain(first))
+    found = bytes_of(index.hit("a", HASH.chain(first[:shared] + second[shared:])))
+    assert shared - 16 * BLOCK_BYTES < found <= shared
+
+
+def test_a_long_prompt_has_few_blocks() -> None:
+    assert len(HASH.chain(text(1, 2000))) < 250

@@ -136,7 +136,7 @@ class SpoolWriter:
         if not self._index:
             return 0
         names = [path for path in self._directory.glob(f"{self.boot}-*") if parse_name(path.name)]
-        return sum(path.stat().st_size for path in names if path.name != file_name(self.boot, self._index))
+        return sum(size_of(path) for path in names if path.name != file_name(self.boot, self._index))
 
     def _sync_if_due(self) -> None:
         if self._sync == "record" or (self._sync == "second" and self._clock() - self._synced >= 1.0):
@@ -146,6 +146,14 @@ class SpoolWriter:
         if self._sync != "never":
             os.fdatasync(self._descriptor)
         self._synced = self._clock()
+
+
+def size_of(path: Path) -> int:
+    """0 for what the collector has removed meanwhile."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def as_record(event: Event) -> tuple[str, float, str, dict[str, Any]]:

@@ -31,6 +31,7 @@ from checkengine.dashboards.web import (
     sign_in,
 )
 from checkengine.dashboards.web.access import Access
+from checkengine.dashboards.web.addresses import NoNul
 from checkengine.dashboards.web.auth import Auth, remote_of
 from checkengine.dashboards.web.bundle_places import BundlePlaces, places
 from checkengine.dashboards.web.evidence import PiecesOf
@@ -99,6 +100,7 @@ def build_app(settings: DashboardSettings, given: Given) -> FastAPI:
     install_problems(app, parts.pages)
     loopback = is_loopback(settings.host)
     names = names_of(settings.public_url, settings.hosts)
+    app.add_middleware(NoNul)
     app.add_middleware(HostCheck, loopback=loopback, names=names)
     app.add_middleware(SecurityHeaders, https=auth.secure)
     return app

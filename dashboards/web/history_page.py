@@ -15,6 +15,8 @@ from checkengine.replay.catalog import Catalog
 from checkengine.replay.catalog.marks import audit_log
 
 ROWS = 100
+MOST_ID = 2**31 - 1
+"""Of a row: a larger number fits no database's column."""
 
 
 def router(pages: Pages, access: Access, catalog: Catalog, clock: Callable[[], float]) -> APIRouter:
@@ -27,7 +29,7 @@ def router(pages: Pages, access: Access, catalog: Catalog, clock: Callable[[], f
     ) -> Response:
         chosen = {"actor": actor.replace("\0", "")[:128], "subject": subject.replace("\0", "")[:256]}
         with catalog.reading() as session:
-            rows = audit_log(session, **chosen, before=max(0, before), limit=ROWS + 1)
+            rows = audit_log(session, **chosen, before=min(max(0, before), MOST_ID), limit=ROWS + 1)
         values = {
             "now": clock(),
             "rows": rows[:ROWS],

@@ -182,6 +182,28 @@ def test_a_full_spool_drops_new_records_counts_them_and_goes_on_when_there_is_ro
     assert writer.dropped == 30 - len(kept)
 
 
+def test_a_file_that_the_collector_removes_while_the_bound_is_counted_costs_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SpoolWriter(tmp_path, rotate_bytes=300, sync="never")
+    for number in range(5):
+        writer.append("finding", float(number), "r", {"n": number})
+    listed = Path.glob
+
+    def glob(self: Path, pattern: str) -> list[Path]:
+        """The collector comes between the list of files and the look at each."""
+        found = list(listed(self, pattern))
+        for path in found[:-1]:
+            path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "glob", glob)
+    for number in range(5):
+        writer.append("finding", float(number), "r", {"n": number})
+    writer.close()
+    assert writer.dropped == 0
+
+
 def test_a_full_disk_costs_the_record_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = SpoolWriter(tmp_path)
     writer.handle(finding())

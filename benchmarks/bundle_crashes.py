@@ -36,7 +36,7 @@ from checkengine.guards.incident import IncidentBook
 from checkengine.replay.bundle import BundleError, BundleReader, bundles_in, remove
 from checkengine.replay.bundle import files as files_module
 from checkengine.replay.bundle import write as write_module
-from checkengine.replay.bundle.write import remove_leftovers
+from checkengine.replay.bundle.draft import remove_leftovers
 from checkengine.replay.capture import Capture
 from checkengine.replay.memory import MemoryImage
 from checkengine.replay.record import BlockTables

@@ -13,7 +13,7 @@ from checkengine.guards.bus import EventBus
 from checkengine.guards.events import BundleWritten
 from checkengine.guards.incident import IncidentBook
 from checkengine.replay.bundle import BundleError, BundleStore, PublicKey, collect, layout, write_bundle
-from checkengine.replay.bundle.write import remove_leftovers
+from checkengine.replay.bundle.draft import remove_leftovers
 from checkengine.replay.capture import Capture
 from checkengine.replay.settings import CaptureSettings
 

@@ -22,6 +22,8 @@ from checkengine.replay.bundle.privacy import DeploymentKey, deployment_key, sta
 
 BEGINNING = "0" * 32
 TAIL_BYTES = 1 << 16
+MOST_LETTERS = 1000
+"""Of a purpose: a row must fit into the tail that is read to chain the next one, at twelve bytes a letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,9 @@ class AccessLog:
         row: dict[str, Any] = {
             "time": time.time(),
             "action": action,
-            "bundle": bundle,
+            "bundle": bundle[:MOST_LETTERS],
             "by": _who(),
-            "purpose": purpose,
+            "purpose": purpose[:MOST_LETTERS],
             "previous": last["digest"] if last else BEGINNING,
         }
         row["digest"] = self._digest(row)

@@ -7,6 +7,7 @@ link or twice there. Extraction goes into a draft that is renamed once the bundl
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -15,14 +16,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from checkengine.replay.bundle import layout, plain
-from checkengine.replay.bundle.files import SAFE_PATH, sync_directory
+from checkengine.replay.bundle.draft import arriving
+from checkengine.replay.bundle.files import SAFE_PATH, open_inside
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.read import BundleReader
 
 SUFFIX = ".checkengine"
-LOCAL_ONLY = (layout.HOLD, layout.EXPORTED)
 COPY_BYTES = 1 << 20
 LEFT_OUT = plain.encode({"content": False})
+RESULT = re.compile(rf"{layout.RESULTS}/[0-9]+\.json")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -40,7 +42,7 @@ def export_bundle(bundle: Path | str, target: Path | str, *, content: bool = Fal
         with zipfile.ZipFile(draft, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
             if leaves_out(reader, content):
                 archive.writestr(entry_of(layout.EXPORTED), LEFT_OUT)
-            for path in files_of(folder, content):
+            for path in files_of(folder, reader, content):
                 add(archive, folder, path)
         with open(draft, "rb+") as file:
             os.fsync(file.fileno())
@@ -59,18 +61,18 @@ def leaves_out(reader: BundleReader, content: bool) -> bool:
     return reader.level == layout.WITHOUT_CONTENT or (reader.level == "full" and not content)
 
 
-def files_of(folder: Path, content: bool) -> list[str]:
-    """Marker last, as it was written."""
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    private = (f"{layout.CONTENT}/", layout.KEYS)
-    chosen = [
-        path
-        for path in paths
-        if SAFE_PATH.fullmatch(path)
-        and path not in (*LOCAL_ONLY, layout.MARKER)
-        and (content or not path.startswith(private))
-    ]
-    return [*chosen, layout.MARKER]
+def files_of(folder: Path, reader: BundleReader, content: bool) -> list[str]:
+    """What belongs to the bundle and nothing that somebody laid beside it; marker last, as it was written."""
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if is_plain(path))
+    chosen = {*reader.files, layout.MANIFEST, layout.ATTEST}
+    if content:
+        chosen |= {layout.KEYS, layout.CONTENT_MANIFEST, *reader.content_files()}
+    return [*(path for path in paths if path in chosen or RESULT.fullmatch(path)), layout.MARKER]
+
+
+def is_plain(path: Path) -> bool:
+    """A link leads out of the bundle, to what its owner may read and whoever made the link may not."""
+    return stat.S_ISREG(path.lstat().st_mode)
 
 
 def entry_of(path: str) -> zipfile.ZipInfo:
@@ -81,51 +83,38 @@ def entry_of(path: str) -> zipfile.ZipInfo:
 
 def add(archive: zipfile.ZipFile, folder: Path, path: str) -> None:
     entry = entry_of(path)
-    entry.file_size = (folder / path).stat().st_size
-    with open(folder / path, "rb") as source, archive.open(entry, "w", force_zip64=True) as sink:
-        shutil.copyfileobj(source, sink, COPY_BYTES)
+    with os.fdopen(open_inside(folder, path), "rb") as source:
+        entry.file_size = os.fstat(source.fileno()).st_size
+        with archive.open(entry, "w", force_zip64=True) as sink:
+            shutil.copyfileobj(source, sink, COPY_BYTES)
 
 
 def import_bundle(file: Path | str, directory: Path | str, name: str | None = None) -> Path:
     """Unpack into `directory` and return the bundle's folder. BundleError where it is no bundle, or one is there."""
     file, directory = Path(file), Path(directory)
-    target = directory / (name or file.name.removesuffix(SUFFIX))
+    target = directory / usable_name(file.name.removesuffix(SUFFIX) if name is None else name)
     if target.exists():
         raise BundleError(f"{target} is there already: give --name")
-    draft = directory / f"{layout.LEFTOVER_PREFIX}{secrets.token_hex(8)}"
-    made = missing(directory)
     try:
-        draft.mkdir(parents=True)
-        with zipfile.ZipFile(file) as archive:
-            unpack(archive, checked(archive.infolist(), file.stat().st_size, file), draft, file)
-        (draft / layout.RESULTS).mkdir(exist_ok=True)
-        BundleReader(draft, "import").verify()
-        for folder in {path.parent for path in draft.rglob("*")} | {draft}:
-            sync_directory(folder)
-        os.rename(draft, target)
-        sync_directory(directory)
+        with arriving(target) as draft:
+            with zipfile.ZipFile(file) as archive:
+                unpack(archive, checked(archive.infolist(), file.stat().st_size, file), draft, file)
+            (draft / layout.RESULTS).mkdir(exist_ok=True)
+            BundleReader(draft, "import").verify()
+    except FileExistsError:
+        raise BundleError(f"{target} is there already: give --name") from None
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         raise BundleError(f"{file} is no exported bundle ({error}): fetch it again") from None
     except OSError as error:
         raise BundleError(f"{file} cannot be imported into {directory}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        remove_empty(made)
     return target
 
 
-def missing(directory: Path) -> list[Path]:
-    """The folders that making this one will make, the innermost first."""
-    return [folder for folder in (directory, *directory.parents) if not folder.exists()]
-
-
-def remove_empty(folders: Iterable[Path]) -> None:
-    """What was made for a bundle that did not come."""
-    for folder in folders:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
+def usable_name(name: str) -> str:
+    """Of a folder in the directory of bundles; those that begin with a dot are drafts."""
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise BundleError(f"{name!r} is no name for a bundle's folder: give --name, without a slash or a dot in front")
+    return name
 
 
 def checked(entries: Iterable[zipfile.ZipInfo], size: int, file: Path) -> list[zipfile.ZipInfo]:
@@ -149,6 +138,8 @@ def refuse(entry: zipfile.ZipInfo, file: Path) -> None:
 
 def unpack(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], draft: Path, file: Path) -> None:
     for entry in entries:
+        if entry.filename == layout.HOLD:
+            continue  # Whether it is kept here is decided here.
         path = draft / entry.filename
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

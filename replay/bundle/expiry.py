@@ -14,6 +14,9 @@ from checkengine.replay.bundle.access import AccessLog
 from checkengine.replay.bundle.files import read_inside, sync_directory, write_durably
 from checkengine.replay.bundle.layout import BundleError
 
+LATEST = 253_402_300_799
+"""The last second that a calendar of four digits knows: more is no time but an attack on whoever prints it."""
+
 
 def hold(bundle: Path | str, reason: str = "") -> None:
     """Keep the bundle and its content beyond its time and beyond `maximum_bundles`. Holding twice is holding."""
@@ -61,7 +64,9 @@ def expires(manifest: Mapping[str, Any]) -> float | None:
     when = manifest.get("content_expires")
     if when is None:
         return None
-    return float(when) if isinstance(when, int | float) and not isinstance(when, bool) else 0.0
+    if not isinstance(when, int | float) or isinstance(when, bool) or when != when:
+        return 0.0
+    return float(min(max(when, 0), LATEST))
 
 
 def expired(bundle: Path | str, manifest: Mapping[str, Any], now: float | None = None) -> bool:

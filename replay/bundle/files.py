@@ -42,7 +42,7 @@ class Entry:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """A new file, on the disk when this returns. OSError where it cannot be (the disk is full…)."""
+    """A new file, on the disk when this returns. OSError where it cannot be (disk full…): it is not there then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -50,6 +50,10 @@ def write_durably(path: Path, data: bytes) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
     finally:
         os.close(descriptor)
 

@@ -67,7 +67,7 @@ class BundleReader:
         for path in self.files:
             self._read(path)
         if self.level == "full":
-            for path, entry in self._content_files().items():
+            for path, entry in self.content_files().items():
                 read_verified(self.path, path, entry)
 
     def window(self, *, content: bool = True) -> RecordedWindow:
@@ -223,14 +223,15 @@ class BundleReader:
             raise BundleError(f"{self.path / layout.MANIFEST} does not list {path}: the bundle is damaged")
         return read_verified(self.path, path, self.files[path])
 
-    def _content_files(self) -> dict[str, Entry]:
+    def content_files(self) -> dict[str, Entry]:
+        """What the content's own manifest lists; readable without a key."""
         if self._content is None:
             raise BundleError(f"{self.path} holds no content")
         data = read_verified(self.path, layout.CONTENT_MANIFEST, self._content)
         return self._entries(plain.decode(data, str(self.path / layout.CONTENT_MANIFEST)), layout.CONTENT_MANIFEST)
 
     def _read_content(self, path: str) -> bytes:
-        files = self._content_files()
+        files = self.content_files()
         if path not in files:
             raise BundleError(f"{self.path / layout.CONTENT_MANIFEST} does not list {path}: the bundle is damaged")
         data = read_verified(self.path, path, files[path])

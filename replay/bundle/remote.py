@@ -7,16 +7,15 @@ torn like any other. What comes down is checked against its manifest before it g
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from checkengine.replay.bundle import layout, plain
-from checkengine.replay.bundle.archive import COPY_BYTES, LEFT_OUT, files_of, leaves_out, missing, remove_empty
-from checkengine.replay.bundle.files import SAFE_PATH, sync_directory
+from checkengine.replay.bundle.archive import COPY_BYTES, LEFT_OUT, RESULT, files_of, leaves_out
+from checkengine.replay.bundle.draft import arriving
+from checkengine.replay.bundle.files import SAFE_PATH
 from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.read import BundleReader
 
@@ -42,12 +41,16 @@ class BundleStore:
             markers = self._files.glob(f"{self._root}/*/{layout.MARKER}")
             return sorted(str(marker).rsplit("/", 2)[-2] for marker in markers)
 
-        return [name for name in self._told(find) if SAFE_PATH.fullmatch(name) and "/" not in name]
+        return [name for name in self._told(find) if is_name(name)]
 
     def push(self, bundle: Path | str, *, content: bool = True) -> str:
         """Copy a bundle up and return its URL. A bundle that is there already, in part or whole, is written anew, and
         is not whole in between."""
-        folder = Path(bundle)
+        folder = Path(bundle).resolve()
+        if not is_name(folder.name):
+            raise BundleError(
+                f"{folder} has a name that stores do not take back: rename it to letters, digits, dots and hyphens"
+            )
         reader = BundleReader(folder)
         reader.verify()
         place = f"{self._root}/{folder.name}"
@@ -55,33 +58,28 @@ class BundleStore:
         if leaves_out(reader, content):
             self._told(lambda: self._files.makedirs(place, exist_ok=True))
             self._told(lambda: self._files.pipe_file(f"{place}/{layout.EXPORTED}", LEFT_OUT))
-        for path in files_of(folder, content):
+        for path in files_of(folder, reader, content):
             self._told(partial(self._put, folder / path, f"{place}/{path}"))
         return f"{self.url}/{folder.name}"
 
     def pull(self, name: str, directory: Path | str) -> Path:
         """Fetch a bundle into `directory` and return its folder; the one that is there already where it is."""
-        if not SAFE_PATH.fullmatch(name) or "/" in name:
+        if not is_name(name):
             raise BundleError(f"{name[:200]!r} is no name of a bundle")
         directory = Path(directory)
         target = directory / name
         if target.exists():
             return target
-        draft = directory / f"{layout.LEFTOVER_PREFIX}{secrets.token_hex(8)}"
-        made = missing(directory)
         try:
-            draft.mkdir(parents=True)
-            self._download(f"{self._root}/{name}", draft)
-            BundleReader(draft).verify()
-            os.rename(draft, target)
-            sync_directory(directory)
+            with arriving(target) as draft:
+                self._download(f"{self._root}/{name}", draft)
+                BundleReader(draft).verify()
+        except FileExistsError:
+            return target  # Another process was quicker.
         except OSError as error:
             raise BundleError(
                 f"{self.url}/{name} cannot be fetched to {directory}: {error.strerror or error}"
             ) from None
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-            remove_empty(made)
         return target
 
     def of_incident(self, incident: str) -> list[str]:
@@ -108,17 +106,38 @@ class BundleStore:
         self._told(lambda: self._files.rm(place, recursive=True))
 
     def _download(self, place: str, draft: Path) -> None:
+        """Marker and manifests first: they tell which files there are, and how large."""
         found = self._told(lambda: self._files.find(place, detail=True))
         if not found:
             raise BundleError(f"there is no bundle at {self.url}/{place.rsplit('/', 1)[-1]}")
         if len(found) > layout.MOST_FILES:
             raise BundleError(f"{place} holds {len(found)} files: not a bundle")
-        for remote, facts in found.items():
-            path = str(remote)[len(place) :].lstrip("/")
-            size = facts.get("size") or 0
-            if not SAFE_PATH.fullmatch(path) or size > layout.MOST_FILE_BYTES:
+        sizes = {str(remote)[len(place) :].lstrip("/"): int(facts.get("size") or 0) for remote, facts in found.items()}
+        for path in sizes:
+            if not SAFE_PATH.fullmatch(path):
                 raise BundleError(f"{place} holds {path[:200]!r}, which no bundle holds: it was tampered with")
-            self._copy_down(str(remote), draft / path, int(size))
+
+        def take(path: str, size: int) -> None:
+            if sizes[path] != size:
+                raise BundleError(f"{place}/{path} has {sizes[path]} bytes where {size} are right: it is damaged")
+            self._copy_down(f"{place}/{path}", draft / path, size)
+
+        def take_small(path: str) -> None:
+            take(path, min(sizes[path], layout.MOST_JSON_BYTES))
+
+        for path in (layout.MARKER, layout.MANIFEST):
+            if path in sizes:
+                take_small(path)
+        reader = BundleReader(draft)
+        listed = dict(reader.files)
+        if layout.CONTENT_MANIFEST in sizes:
+            take_small(layout.CONTENT_MANIFEST)
+            listed |= reader.content_files()
+        for path in sizes.keys() & listed.keys():
+            take(path, listed[path].size)
+        for path in sizes.keys() - listed.keys():
+            if path in (layout.KEYS, layout.EXPORTED, layout.ATTEST) or RESULT.fullmatch(path):
+                take_small(path)
         (draft / layout.RESULTS).mkdir(exist_ok=True)
 
     def _copy_down(self, remote: str, local: Path, size: int) -> None:
@@ -150,6 +169,11 @@ class BundleStore:
         except Exception as error:
             words = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise BundleError(f"{self.url}: {words[:300]}; check the URL, the rights and the connection") from None
+
+
+def is_name(name: str) -> bool:
+    """Of a bundle in a store."""
+    return bool(SAFE_PATH.fullmatch(name)) and "/" not in name
 
 
 def is_url(text: str) -> bool:

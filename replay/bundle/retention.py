@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkengine.replay.bundle.access import AccessLog
+from checkengine.replay.bundle.draft import remove_leftovers
 from checkengine.replay.bundle.expiry import expired, held
 from checkengine.replay.bundle.layout import STEP, BundleError
 from checkengine.replay.bundle.privacy import DeploymentKey, deployment_key
 from checkengine.replay.bundle.read import BundleReader
-from checkengine.replay.bundle.store import bundles_in, erase_content, keep_newest
+from checkengine.replay.bundle.store import bundles_in, erase_content, has_content, keep_newest
 
 
 @dataclass(slots=True)
@@ -28,8 +29,10 @@ class Collected:
 
 
 def collect(directory: Path | str, keep: int | None = None, now: float | None = None) -> Collected:
-    """Erase content that has expired, then remove the oldest bundles until `keep` are left."""
+    """Erase content that has expired, then remove the oldest bundles until `keep` are left, and what dead writers left
+    behind."""
     done = Collected()
+    remove_leftovers(Path(directory))
     for path in bundles_in(directory):
         try:
             manifest = BundleReader(path).manifest
@@ -66,6 +69,8 @@ def names_of(bundle: Path) -> set[str]:
 
 
 def erase_logged(bundle: Path, purpose: str) -> bool:
-    """The row comes first: an erasure that is not on record has not been asked for."""
+    """The row comes first: an erasure that is not on record has not been asked for. What is erased makes no row."""
+    if not has_content(bundle):
+        return False
     AccessLog.of_this_deployment().add("erase", bundle.name, purpose)
     return erase_content(bundle)

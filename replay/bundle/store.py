@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from checkengine.replay.bundle import layout, plain
+from checkengine.replay.bundle.draft import set_aside
 from checkengine.replay.bundle.expiry import held
-from checkengine.replay.bundle.files import sync_directory, write_durably
+from checkengine.replay.bundle.files import read_inside, sync_directory, write_durably
 from checkengine.replay.bundle.layout import BundleError
 
 
@@ -32,13 +33,24 @@ def keep_newest(directory: Path | str, count: int) -> list[Path]:
 
 
 def remove(bundle: Path | str) -> None:
-    """The whole bundle. The key and the marker go first, so that what is removed in part is neither read nor taken for
-    whole."""
+    """The whole bundle. The key goes first; then it is no bundle from one moment to the next, and who dies after that
+    leaves the rest to the next sweep. BundleError where the disk refuses."""
     folder = Path(bundle)
-    (folder / layout.KEYS).unlink(missing_ok=True)
-    (folder / layout.MARKER).unlink(missing_ok=True)
-    sync_directory(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        (folder / layout.KEYS).unlink(missing_ok=True)
+        sync_directory(folder)
+        swept = set_aside(folder)
+        sync_directory(folder.parent)
+    except OSError as error:
+        raise BundleError(f"{folder} cannot be removed: {error.strerror}") from None
+    shutil.rmtree(swept, ignore_errors=True)
+
+
+def has_content(bundle: Path | str) -> bool:
+    """Whether anything is left to erase: content, a key to it, or what an erasure that was cut short left behind."""
+    folder = Path(bundle)
+    key = (folder / layout.KEYS).exists() and layout.KEYS not in _core_files(folder)
+    return key or (folder / layout.CONTENT).exists() or any(folder.glob(f".{layout.CONTENT}-*"))
 
 
 def erase_content(bundle: Path | str) -> bool:
@@ -64,7 +76,7 @@ def erase_content(bundle: Path | str) -> bool:
 def _core_files(folder: Path) -> Any:
     """Format 1.0 lists keys.json there, and has no key in it."""
     try:
-        return plain.decode((folder / layout.MANIFEST).read_bytes()[: layout.MOST_JSON_BYTES + 1], "manifest")["files"]
+        return plain.decode(read_inside(folder, layout.MANIFEST, most=layout.MOST_JSON_BYTES), "manifest")["files"]
     except (OSError, BundleError, KeyError, TypeError):
         return ()
 
@@ -100,6 +112,14 @@ def linked(draft: Path, folder: Path) -> Path:
 
 
 def results_of(bundle: Path | str) -> list[Any]:
-    """All results, oldest first."""
-    paths = sorted((Path(bundle) / layout.RESULTS).glob("*.json"))
-    return [plain.decode(path.read_bytes()[: layout.MOST_JSON_BYTES + 1], str(path)) for path in paths]
+    """All results, oldest first. BundleError where one of them is no plain file of JSON."""
+    folder = Path(bundle)
+    names = sorted(path.name for path in (folder / layout.RESULTS).glob("*.json"))[: layout.MOST_FILES]
+    return [result_of(folder, f"{layout.RESULTS}/{name}") for name in names]
+
+
+def result_of(folder: Path, path: str) -> Any:
+    try:
+        return plain.decode(read_inside(folder, path, most=layout.MOST_JSON_BYTES), str(folder / path))
+    except FileNotFoundError:
+        raise BundleError(f"{folder / path} cannot be read: a bundle holds plain files only") from None

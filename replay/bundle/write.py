@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +21,7 @@ import torch
 
 from checkengine.replay.bundle import core, layout, plain
 from checkengine.replay.bundle.columns import ring_columns, token_columns
+from checkengine.replay.bundle.draft import held, remove_leftovers
 from checkengine.replay.bundle.encryption import DataKey
 from checkengine.replay.bundle.files import Entry, sync_directory, write_durably
 from checkengine.replay.bundle.identity import PublicKey, own_identity
@@ -30,11 +29,6 @@ from checkengine.replay.bundle.layout import BundleError
 from checkengine.replay.bundle.privacy import DeploymentKey, deployment_key
 from checkengine.replay.capture import Capture
 from checkengine.replay.involve import redact_uninvolved
-
-SWEPT_PREFIX = ".swept-"
-FRESH_SECONDS = 10.0
-LEFTOVER_SECONDS = 3600.0
-"""Where a file system knows no locks: a living writer touches its draft every few seconds at most."""
 
 
 def write_bundle(
@@ -90,47 +84,6 @@ def bundle_name(capture: Capture) -> str:
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(capture.time))
     kind = capture.findings[0].kind if capture.findings else "capture"
     return f"{when}-{re.sub('[^A-Za-z0-9._-]', '_', kind)[:48]}-{capture.identifier}"
-
-
-@contextlib.contextmanager
-def held(draft: Path) -> Iterator[None]:
-    """A lock on the draft while it is written: the system lets go of it when the writer dies, however it dies."""
-    descriptor = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with contextlib.suppress(OSError):  # A file system without locks: then age tells.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def remove_leftovers(directory: Path, fresh: float = FRESH_SECONDS) -> int:
-    """Of writers that died; how many. A draft that was made less than `fresh` seconds ago may not be locked yet."""
-    removed = 0
-    for draft in directory.glob(f"{layout.LEFTOVER_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if is_abandoned(draft, time.time() - draft.stat().st_mtime, fresh):
-                # Of two that sweep at once one succeeds: it counts.
-                os.rename(draft, directory / f"{SWEPT_PREFIX}{secrets.token_hex(8)}")
-                removed += 1
-    for swept in directory.glob(f"{SWEPT_PREFIX}*"):
-        shutil.rmtree(swept, ignore_errors=True)
-    return removed
-
-
-def is_abandoned(draft: Path, age: float, fresh: float) -> bool:
-    if age < fresh:
-        return False
-    descriptor = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return age > LEFTOVER_SECONDS
-    finally:
-        os.close(descriptor)
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 Every step of the window is run by itself, on memory as the capture tells that it was before that step. A step that went
 wrong once is the only one which does not follow from its memory: what it left behind is in the memory of the steps
 after it; and it is the one in which a replay of the window leaves the record. Memory that something changed between two
-steps is in the capture as it was in the end: the steps before the change that read it do not follow from it, those after
-do. Where the changed slot was written in the window itself, the window's replay writes it right and leaves the record
-only after the change: behind the steps that do not follow, be it a single one.
+steps is in the capture as it was in the end: the steps before the change that read it do not follow from it, those
+after do. Where the changed slot was written in the window itself, the window's replay writes it right and leaves the
+record only after the change: behind the steps that do not follow, be it a single one.
 """
 
 from __future__ import annotations

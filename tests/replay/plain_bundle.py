@@ -13,7 +13,7 @@ def as_format_1_0(path: Path) -> None:
     """Content in the clear, keys.json in the manifest, version 1.0."""
     reader = BundleReader(path)
     reader.capture()
-    files = {name: reader._read_content(name) for name in reader._content_files()}
+    files = {name: reader._read_content(name) for name in reader.content_files()}
     entries = {}
     for name, data in files.items():
         (path / name).write_bytes(data)

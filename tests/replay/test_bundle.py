@@ -25,9 +25,9 @@ from checkengine.replay.bundle import (
     write_bundle,
 )
 from checkengine.replay.bundle import write as write_module
+from checkengine.replay.bundle.draft import held, remove_leftovers
 from checkengine.replay.bundle.layout import CONTENT_FILES
 from checkengine.replay.bundle.privacy import deployment_key
-from checkengine.replay.bundle.write import held, remove_leftovers
 from checkengine.replay.capture import Capture
 from checkengine.replay.involve import redact_uninvolved
 from checkengine.replay.memory import MemoryImage

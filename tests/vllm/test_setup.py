@@ -64,3 +64,18 @@ def test_the_doctor_finds_every_hook_of_the_tested_version() -> None:
     found = json.loads(done.stdout.splitlines()[-1])["vllm"]
     assert (found["tested"], found["off"]) == (True, [])
     assert found["hooks"] >= 18
+
+
+TWO_RANKS = """
+import sys
+from vllm.engine.arg_utils import EngineArgs
+EngineArgs(sys.argv[1], dtype="float32", max_model_len=512, tensor_parallel_size=2).create_engine_config()
+"""
+
+
+def test_vllm_refuses_two_ranks_for_a_model_of_nine_heads_by_itself_and_says_why(model: str) -> None:
+    """So three ranks are what is tested (test_engines.py)."""
+    for switched in ("0", "1"):
+        done = run("-c", TWO_RANKS, model, CHECKENGINE_VLLM=switched, VLLM_CPU_KVCACHE_SPACE="1")
+        assert done.returncode != 0
+        assert "attention heads (9) must be divisible by tensor parallel size (2)" in done.stderr

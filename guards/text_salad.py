@@ -14,7 +14,9 @@ from checkengine.guards.settings import SaladSettings
 from checkengine.guards.text import TextFinding, TextStart
 
 PROMPT_CHARACTERS = 2048
-"""Read of the prompt's end."""
+"""Read of the prompt's end, for its scripts."""
+PROMPT_TOKENIZED = 1280
+"""Of them: more than 256 tokens, which is what the batch takes."""
 KEPT_TOKENS = 4096
 NOTHING: tuple[TextFinding, ...] = ()
 
@@ -29,7 +31,7 @@ class SaladTextGuard:
         self._id = start.id
         self._batch = SaladBatch(text_tables(), (settings or SaladSettings()).text_evidence, slots=1)
         prompt = start.prompt[-PROMPT_CHARACTERS:].encode("utf-8", "replace").decode()
-        ids = text_tokenizer().encode(prompt, add_special_tokens=False).ids
+        ids = text_tokenizer().encode_batch_fast([prompt[-PROMPT_TOKENIZED:]], add_special_tokens=False)[0].ids
         self._slot = self._batch.open(ids, expected_scripts(prompt, start.language))
         self._pieces = TextPieces()
         self._places: list[int] = []

@@ -10,6 +10,7 @@ checked before anything is read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -36,11 +37,13 @@ from checkengine.replay.transfer import (
     label_values,
 )
 
-SUFFIX = ".transfer"
+SUFFIX, DRAFT = ".transfer", ".part"
 FORMAT = 1
 MOST_BYTES = 64 * 2**20
 KEPT = 64
 """Files in one folder; the oldest go."""
+KEPT_DRAFTS = 4
+"""Other processes may be at theirs."""
 _DESCRIPTION = "checkengine.transfer"
 
 
@@ -52,16 +55,24 @@ def write_transfer(transfer: Transfer, folder: Path, key: DeploymentKey, name: s
     """The file appears whole or not at all. OSError where the disk refuses it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{name}{SUFFIX}"
-    draft = folder / f"{secrets.token_hex(8)}.part"
+    draft = folder / f"{secrets.token_hex(8)}{DRAFT}"
     try:
         draft.write_bytes(to_bytes(transfer, key))
         draft.chmod(0o600)
         os.replace(draft, path)
     finally:
-        draft.unlink(missing_ok=True)
-    for old in sorted(folder.glob(f"*{SUFFIX}"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
-        old.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        _keep_newest(folder)
     return path
+
+
+def _keep_newest(folder: Path) -> None:
+    """Drafts of writers that died go with the oldest."""
+    for kept, pattern in ((KEPT, f"*{SUFFIX}"), (KEPT_DRAFTS, f"*{DRAFT}")):
+        for old in sorted(folder.glob(pattern), key=lambda each: each.stat().st_mtime)[:-kept]:
+            old.unlink(missing_ok=True)
 
 
 def to_bytes(transfer: Transfer, key: DeploymentKey) -> bytes:

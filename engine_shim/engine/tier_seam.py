@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -110,7 +111,7 @@ def tiers_of(engine: Engine) -> TierSeam | None:
         HostTier(chosen.host_bytes),
         disk,
         owner=key.digest("kv owner", ""),
-        writer="embedded",
+        writer=f"embedded:{os.getpid()}:{secrets.token_hex(4)}",
         prefetch_bytes=chosen.prefetch_bytes,
         pipelined=chosen.pipelined,
     )

@@ -81,7 +81,8 @@ class DiskTier:
             os.replace(draft, path)
         except OSError:
             self.failed += 1
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
             return False
         self.used += len(data)
         return True

@@ -166,7 +166,10 @@ class TieredBlocks:
         before = cells_of(destination)
         came = self.move.carry(kept)
         self.move.place(came, destination)
-        generation = self._generations.get(identity, kept.seal.generation)
+        generation = kept.seal.generation
+        if kept.seal.writer == self._writer:
+            # Another engine that shares the disk, or one before this, counts its memory's generations for itself.
+            generation = self._generations.get(identity, generation)
         expected = Expected(*self._described(identity)[:2], generation, self._owner, self._dtype)
         read = cells_of(destination)
         broken = diagnose(
@@ -214,11 +217,14 @@ class TieredBlocks:
         """Nothing stays on disk that was forgotten meanwhile: it may be poisoned."""
         if self._disk is None or not self._wanted(identity):
             return
-        if not self._disk.put(identity, payload):
-            self.counts.dropped += 1
-        if not self._wanted(identity):
-            self._disk.forget(identity)
-        self._on_the_way.pop(identity, None)
+        try:
+            if not self._disk.put(identity, payload):
+                self.counts.dropped += 1
+            if not self._wanted(identity):
+                self._disk.forget(identity)
+        finally:
+            # Whatever went wrong: what nobody writes any more is held in memory by nobody.
+            self._on_the_way.pop(identity, None)
 
     def _wanted(self, identity: bytes) -> bool:
         return identity in self._on_the_way or identity in self._host

@@ -26,7 +26,11 @@ from checkengine.engine_shim.tiers.payload import BITS
 from checkengine.replay.bundle import DeploymentKey
 from checkengine.replay.transfer import DecodeRecord, Label, PrefillRecord, Transfer
 
-SUFFIX = ".seal"
+SUFFIX, DRAFT = ".seal", ".part"
+KEEP_HOURS = 168.0
+DRAFT_SECONDS = 60.0
+SWEEP_EVERY = 1000
+"""Blocks sealed between two sweeps."""
 Hashes = NDArray[np.uint64]
 Vectors = Callable[[str, int, int, int], NDArray[Any]]
 
@@ -83,22 +87,38 @@ class SealStore:
     """A folder that the processes share; a file appears whole or not at all. Names are keyed hashes, and what is in the
     files is encrypted and authenticated with the deployment's key: hashes of content, and nobody else's seals."""
 
-    def __init__(self, folder: Path, key: DeploymentKey) -> None:
-        self.folder, self._key = folder, key
+    def __init__(self, folder: Path, key: DeploymentKey, keep_hours: float = KEEP_HOURS) -> None:
+        self.folder, self._key, self._keep_seconds = folder, key, keep_hours * 3600
         self._cipher = AESGCM(bytes.fromhex(key.digest("kv seal cipher", "0") + key.digest("kv seal cipher", "1")))
         self.torn = 0
         """Files that were there and not what this deployment wrote."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._puts = 0
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Delete seals that are older than they are kept, and drafts of processes that died."""
+        now = time.time()
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.folder):
+                oldest = {SUFFIX: self._keep_seconds, DRAFT: DRAFT_SECONDS}.get(Path(entry.name).suffix)
+                with contextlib.suppress(OSError):
+                    if oldest is not None and entry.stat(follow_symlinks=False).st_mtime < now - oldest:
+                        os.unlink(entry.path)
 
     def put(self, identity: bytes, written: Written) -> None:
         """OSError where the disk refuses it; no draft stays behind."""
+        self._puts += 1
+        if self._puts % SWEEP_EVERY == 0:
+            self.sweep()
         path, nonce = self._path(identity), secrets.token_bytes(_NONCE)
-        draft = self.folder / f"{secrets.token_hex(8)}.part"
+        draft = self.folder / f"{secrets.token_hex(8)}{DRAFT}"
         try:
             draft.write_bytes(nonce + self._cipher.encrypt(nonce, written.to_bytes(), path.name.encode()))
             os.replace(draft, path)
         except OSError:
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
             raise
 
     def get(self, identity: bytes) -> Written | None:

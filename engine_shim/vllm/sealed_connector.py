@@ -35,7 +35,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from checkengine.engine_shim.spool import SpoolWriter
 from checkengine.engine_shim.vllm.block_chains import BlockChains
-from checkengine.engine_shim.vllm.seal_ledger import Block, SealLedger, SealStore
+from checkengine.engine_shim.vllm.seal_ledger import KEEP_HOURS, Block, SealLedger, SealStore
 from checkengine.guards.events import FindingRaised
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.bundle.privacy import deployment_key
@@ -92,7 +92,7 @@ class _Sealing:
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         self.inner.register_kv_caches(kv_caches)
-        store = SealStore(Path(self._extra["seals"]), self._key)
+        store = SealStore(Path(self._extra["seals"]), self._key, float(self._extra.get("keep_hours", KEEP_HOURS)))
         writer = f"{self._extra.get('name', 'vllm')}:{os.getpid()}"
         self._ledger = SealLedger(store, kv_caches, self._key.digest("kv owner", ""), writer)
         if "spool" in self._extra:

@@ -294,3 +294,54 @@ def test_a_seal_that_cannot_be_made_is_told_to_whoever_asks_for_it() -> None:
     with pytest.raises(MemoryError, match="no room"):
         _ = payload.seal
     sealing.close()
+
+
+def test_a_disk_that_is_no_folder_costs_its_blocks_only_and_holds_none_in_memory(tmp_path: Path) -> None:
+    place = tmp_path / "a file"
+    place.write_text("")
+    engine = engine_with(place, host=1, disk=1 << 24)
+    for name in "abca":
+        assert serve(engine, name) == (CLEAN[name], 0)
+    engine.tiers.blocks.wait()
+    assert engine.tiers.blocks._disk.failed == engine.tiers.blocks.counts.dropped > 0
+    assert engine.tiers.blocks._on_the_way == {}
+    engine.close()
+
+
+def test_a_write_that_fails_in_a_way_nobody_thought_of_holds_no_block_in_memory(tmp_path: Path) -> None:
+    engine = engine_with(tmp_path, host=1, disk=1 << 24)
+
+    def fails(identity: bytes, payload: Payload) -> bool:
+        raise RuntimeError("planted")
+
+    engine.tiers.blocks._disk.put = fails
+    for name in "abca":
+        assert serve(engine, name)[0] == CLEAN[name]
+    engine.tiers.blocks.wait()
+    assert engine.tiers.blocks._on_the_way == {}
+    engine.close()
+
+
+def test_an_engine_takes_a_block_that_another_one_wrote_first_under_its_own_count_of_generations(
+    tmp_path: Path,
+) -> None:
+    first, second = engine_with(tmp_path, host=1, disk=1 << 24), engine_with(tmp_path, host=1, disk=1 << 24)
+    for name in "abc":
+        serve(first, name)
+    first.tiers.blocks.wait()
+    # As after giving up the same blocks itself, a moment later: the first one's files stay.
+    second.tiers.blocks._generations = dict.fromkeys(block_ids(PROMPTS["a"], BLOCK), 77)
+    assert serve(second, "a") == (CLEAN["a"], 40)
+    assert second.tiers.blocks.counts.refused == {}
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("name", ["ä 字", "with \n a line", "'quotes' \"and\" $HOME", "x" * 200])
+def test_a_tiers_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    engine = engine_with(tmp_path / name, host=1, disk=1 << 24)
+    for other in "abc":
+        serve(engine, other)
+    engine.tiers.blocks.wait()
+    assert serve(engine, "a") == (CLEAN["a"], 40)
+    engine.close()

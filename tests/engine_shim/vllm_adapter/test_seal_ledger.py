@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -251,3 +253,31 @@ def test_nothing_is_kept_of_a_finished_request():
 
 def test_equal_blocks_behind_different_beginnings_have_different_identities():
     assert block_ids([1] * 8 + [2] * 8, 8)[1] != block_ids([3] * 8 + [2] * 8, 8)[1]
+
+
+def test_old_seals_and_drafts_of_processes_that_died_are_swept(tmp_path):
+    store = SealStore(tmp_path, KEY)
+    store.put(SENT.identity, a_seal(tmp_path))
+    (seal,) = tmp_path.glob("*.seal")
+    (tmp_path / "dead.part").write_bytes(b"x")
+    (tmp_path / "somebody's").write_bytes(b"x")
+    hour_ago = time.time() - 3600
+    for file in tmp_path.iterdir():
+        os.utime(file, (hour_ago, hour_ago))
+    assert SealStore(tmp_path, KEY).get(SENT.identity) is not None
+    assert not (tmp_path / "dead.part").exists()
+    SealStore(tmp_path, KEY, keep_hours=0.5)
+    assert not seal.exists()
+    assert (tmp_path / "somebody's").exists()
+
+
+def test_a_full_disk_costs_a_seal_and_leaves_no_draft(tmp_path, monkeypatch):
+    store, written = SealStore(tmp_path, KEY), a_seal(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        store.put(SENT.identity, written)
+    assert [file for file in tmp_path.iterdir() if file.is_file()] == []

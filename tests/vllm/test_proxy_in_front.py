@@ -18,7 +18,7 @@ from typing import Any
 
 import openai
 import pytest
-from chats import CHATS, VICTIM
+from chats import CHATS, MARGIN, VICTIM
 from pydantic import BaseModel
 from test_serving import Server
 
@@ -100,8 +100,8 @@ def pair(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]
 
 
 def said(answer: Any) -> Any:
-    """Without what differs from request to request."""
-    found = answer.model_dump()
+    """Without what differs from request to request, and log probabilities without their last bits."""
+    found = json.loads(json.dumps(answer.model_dump()), parse_float=lambda number: round(float(number), 2))
     return {name: value for name, value in found.items() if name not in ("id", "created")} | {
         "choices": [_choice(choice) for choice in found["choices"]]
     }
@@ -132,7 +132,10 @@ def test_an_answer_is_the_same_with_the_proxy_between(pair: Pair, asked: dict[st
 def test_a_stream_is_the_same_with_the_proxy_between(pair: Pair, asked: dict[str, Any]) -> None:
     streams = both(pair, stream=True, stream_options={"include_usage": True}, **asked)
     bare, through = ([choices(chunk) for chunk in stream] for stream in streams)
-    assert joined(through) == joined(bare)
+    told, expected = joined(through), joined(bare)
+    # The second run finds the first one's prefix in the cache: last bits differ.
+    assert told.pop("logprobs") == pytest.approx(expected.pop("logprobs"), abs=MARGIN)
+    assert told == expected
     assert through[-1]["usage"] == bare[-1]["usage"]
 
 
@@ -155,7 +158,9 @@ def joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_forced_tool_calls_and_structured_output_are_parsed(pair: Pair) -> None:
-    call = pair.through.chat.completions.create(**ASKED | FORCED).choices[0].message.tool_calls[0].function
+    message = pair.through.chat.completions.create(**ASKED | FORCED | {"max_tokens": 64}).choices[0].message
+    assert message.tool_calls, message
+    call = message.tool_calls[0].function
     assert call.name == "weather"
     assert json.loads(call.arguments)["city"] in ("Oslo", "Rome")
     asked = ASKED | {"max_tokens": 64}

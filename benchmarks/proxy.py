@@ -8,8 +8,6 @@ quoted from a quiet machine.
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,24 +34,13 @@ ADDRESSES, HEALTHY = "addresses", "healthy"
 
 def proxy_figures(
     data: Path | None = None, only: Sequence[str] = (), *, quick: bool = False, litellm: Path | None = None
-) -> list[dict[str, Any]]:
+) -> Figures:
     """`only`: names of parts; `litellm`: a Python interpreter in whose environment LiteLLM's proxy is installed.
-    Each figure is told on stderr when it is known: a full run takes about ten minutes."""
+    Raises UserError at once for what is neither. A full run takes about ten minutes."""
     names = (*PARTS, ADDRESSES, HEALTHY)
     if unknown := [name for name in only if name not in names]:
         raise UserError(f"bench proxy has no part {unknown[0]!r}; there are {', '.join(names)}")
-    return [*told(_figures(data, frozenset(only or names), litellm, quick=quick))]
-
-
-def told(figures: Figures) -> Figures:
-    began = time.monotonic()
-    for figure in figures:
-        verdict = "" if figure["ok"] else f" MISSED ({figure['target']:g})"
-        beside = f", {figure['peer']} {figure['peer_value']:.4g}" if "peer" in figure else ""
-        after = time.monotonic() - began
-        line = f"{after:5.0f} s  {figure['name']}: {figure['value']:.4g} {figure['unit']}{beside}{verdict}"
-        print(line, file=sys.stderr, flush=True)
-        yield figure
+    return _figures(data, frozenset(only or names), litellm, quick=quick)
 
 
 def _figures(data: Path | None, wanted: frozenset[str], litellm: Path | None, *, quick: bool) -> Figures:

@@ -41,7 +41,8 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
 VLLM, VLLM_REPLAY = "vllm", "vllm-replay"
 """Need vLLM in the environment, and minutes: not among all."""
 READ_DATA = ("tokens", "routing", "proxy", "motion")
-DETECTORS = "detectors"
+DETECTORS, PROXY = "detectors", "proxy"
+HAVE_PARTS = (DETECTORS, PROXY)
 HAVE_SLICES = (DETECTORS, "faults", "store", "store-crashes", "routing", "proxy", "motion", VLLM)
 
 
@@ -54,25 +55,34 @@ def bench(
     quick: bool = typer.Option(
         False, "--quick", help="detectors, faults, routing, vllm: a slice of the work, in two minutes, not fifteen."
     ),
-    only: list[str] = typer.Option([], "--only", help="detectors: this module only; may be given more than once."),
+    only: list[str] = typer.Option([], "--only", help="detectors, proxy: this part only; may be given more than once."),
     windows: int | None = typer.Option(None, min=1, help="vllm-replay: windows to record and replay; 10 by default."),
+    litellm: Path | None = typer.Option(
+        None, help="proxy: a Python in whose environment litellm[proxy] is installed, to measure it beside ours."
+    ),
 ) -> None:
     """Measure what checkengine costs and what it catches. Exit 1 when a figure misses its target."""
     names = tuple(each for each in BENCHMARKS if each not in (VLLM, VLLM_REPLAY)) if name == "all" else (name,)
     if name != "all" and name not in BENCHMARKS:
         raise UserError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}, all")
-    if (quick and name not in HAVE_SLICES) or (only and name != DETECTORS):
+    if (quick and name not in HAVE_SLICES) or (only and name not in HAVE_PARTS):
         raise UserError(
-            f"--quick and --only belong to `bench {DETECTORS}` (--quick to `bench faults`, `bench routing` and "
-            f"`bench {VLLM}` too), not to `bench {name}`"
+            f"--quick and --only belong to `bench {DETECTORS}` and `bench {PROXY}` (--quick to `bench faults`, "
+            f"`bench routing` and `bench {VLLM}` too), not to `bench {name}`"
         )
     if windows is not None and name != VLLM_REPLAY:
         raise UserError(f"--windows belongs to `bench {VLLM_REPLAY}`, not to `bench {name}`")
+    if litellm is not None and name != PROXY:
+        raise UserError(f"--litellm belongs to `bench {PROXY}`, not to `bench {name}`")
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data} is no folder; leave it out to measure without public data")
     from checkengine.figures import passed, print_report, report
 
-    figures = [figure for each in names for figure in figures_of(each, data, quick=quick, only=only, windows=windows)]
+    figures = [
+        figure
+        for each in names
+        for figure in figures_of(each, data, quick=quick, only=only, windows=windows, litellm=litellm)
+    ]
     options = [*(["--quick"] if quick else []), *(f"--only {each}" for each in only)]
     options += [f"--windows {windows}"] if windows else []
     measured = report(" ".join(["bench", name, *options]), figures)
@@ -88,7 +98,13 @@ def bench(
 
 
 def figures_of(
-    name: str, data: Path | None, *, quick: bool = False, only: Sequence[str] = (), windows: int | None = None
+    name: str,
+    data: Path | None,
+    *,
+    quick: bool = False,
+    only: Sequence[str] = (),
+    windows: int | None = None,
+    litellm: Path | None = None,
 ) -> list[dict[str, Any]]:
     module, function = BENCHMARKS[name]
     typer.echo(f"bench {name} …", err=True)
@@ -98,6 +114,8 @@ def figures_of(
         from checkengine.benchmarks.detectors import DetectorOptions
 
         figures = measure(DetectorOptions(data, quick), only, lambda line: typer.echo(line, err=True))
+    elif name == PROXY:
+        figures = list(told(measure(data, only, quick=quick, litellm=litellm)))
     elif windows is not None:
         figures = measure(windows)
     else:

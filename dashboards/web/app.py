@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI
+from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -49,6 +50,7 @@ from checkengine.guards.hosts import is_loopback
 from checkengine.replay.catalog import Catalog
 
 logger = logging.getLogger("checkengine.dashboard")
+AWAY = "Serving goes on, and spools keep what engines tell. Load the page again in a moment; the log tells why."
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,14 @@ def install_problems(app: FastAPI, pages: Pages) -> None:
     @app.exception_handler(UserError)
     async def user(request: Request, error: UserError) -> Response:
         return shown(request, Problem(409, "That cannot be done now", str(error)))
+
+    @app.exception_handler(OperationalError)
+    @app.exception_handler(InterfaceError)
+    @app.exception_handler(TimeoutError)
+    async def away(request: Request, error: Exception) -> Response:
+        logger.error("the catalog does not answer: %s", (str(error).splitlines() or [type(error).__name__])[0])
+        problem = Problem(503, "The catalog does not answer", AWAY, {"retry-after": "5"})
+        return shown(request, problem)
 
     @app.exception_handler(Exception)
     async def fault(request: Request, error: Exception) -> Response:

@@ -41,7 +41,9 @@ def apply(session: Session, acting: Acting, incidents: Sequence[str], now: float
             case "mute":
                 return mute(session, acting, incidents, now)
             case "unmute":
-                for fingerprint in fingerprints(session, incidents):
+                wanted = fingerprints(session, incidents)
+                marks.lock_causes(session, wanted)
+                for fingerprint in wanted:
                     marks.unmute(session, actor, fingerprint, now)
                 return "unmuted"
             case "comment":
@@ -57,7 +59,9 @@ def mute(session: Session, acting: Acting, incidents: Sequence[str], now: float)
     hours = MUTE_HOURS.get(acting.form.one("hours", "1 hour"))
     if hours is None:
         raise Problem(400, "That cannot be done", f"Mute for one of: {', '.join(MUTE_HOURS)}.")
-    for fingerprint in fingerprints(session, incidents):
+    wanted = fingerprints(session, incidents)
+    marks.lock_causes(session, wanted)
+    for fingerprint in wanted:
         reason = acting.form.one("reason").strip()
         marks.mute(session, actor_of(acting), fingerprint, expires=now + 3600 * hours, time=now, reason=reason)
     return "muted"

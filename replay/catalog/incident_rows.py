@@ -108,7 +108,9 @@ def known_sequences(session: Session, rows: Iterable[Values]) -> set[tuple[str, 
 
 def count_in_incidents(session: Session, new: Mapping[str, Sequence[Values]], known: set[tuple[str, str]]) -> None:
     query = sa.select(IncidentRow).where(IncidentRow.id.in_(new)).order_by(IncidentRow.id)
-    rows = session.scalars(query.with_for_update(of=IncidentRow).execution_options(populate_existing=True))
+    # Not FOR UPDATE: findings and comments of others may refer to the rows meanwhile.
+    query = query.with_for_update(of=IncidentRow, key_share=True)
+    rows = session.scalars(query.execution_options(populate_existing=True))
     changes = [change_of(row, new[row.id]) for row in rows]
     named = names_of(session, changes)
     activity: Counter[tuple[int, int, str]] = Counter()

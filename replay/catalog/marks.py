@@ -10,10 +10,14 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from checkengine.guards.errors import UserError
+from checkengine.replay.catalog.insert import is_postgresql
 from checkengine.replay.catalog.models import CauseRow, IncidentRow
 from checkengine.replay.catalog.people import AuditRow, CommentRow, MuteRow
 
 Mark = Literal["open", "acknowledged", "closed"]
+MARKS_LOCK = 0x0C4EC4E7
+"""Of PostgreSQL's advisory locks."""
+MUTABLE = ("open", "muted")
 MOST_TEXT = 10_000
 MOST_AT_ONCE = 1000
 
@@ -103,6 +107,7 @@ def mute(session: Session, actor: Actor, fingerprint: str, *, expires: float, ti
     UserError for an expiry that has passed or a fingerprint that no cause has."""
     if expires <= time:
         raise UserError("a mute ends in the future")
+    one_at_a_time(session)
     if not session.scalar(sa.select(CauseRow.id).where(CauseRow.fingerprint == fingerprint).limit(1)):
         raise UserError(f"no incident has the fingerprint {fingerprint[:16]}")
     row = MuteRow(
@@ -115,6 +120,7 @@ def mute(session: Session, actor: Actor, fingerprint: str, *, expires: float, ti
 
 def unmute(session: Session, actor: Actor, fingerprint: str, time: float) -> int:
     """End every mute of it; returns how many incidents are open again."""
+    one_at_a_time(session)
     living = session.scalars(active(MuteRow.fingerprint == fingerprint)).all()
     for row in living:
         row.lifted = time
@@ -129,6 +135,7 @@ def lift_expired_mutes(session: Session, now: float) -> int:
     expired = session.scalars(active(MuteRow.expires <= now)).all()
     if not expired:
         return 0
+    one_at_a_time(session)
     for row in expired:
         row.lifted = now
         write_audit(session, Actor("checkengine"), "unmute", "fingerprint", row.fingerprint, now, {"expired": True})
@@ -157,14 +164,35 @@ def active(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
 
 
 def restate(session: Session, fingerprints: Sequence[str], was: str, status: str) -> int:
+    lock_causes(session, fingerprints)
     causes = sa.select(CauseRow.id).where(CauseRow.fingerprint.in_(fingerprints))
     changed = sa.update(IncidentRow).where(IncidentRow.cause_id.in_(causes), IncidentRow.status == was)
     result: Any = session.execute(changed.values(status=status).execution_options(synchronize_session="fetch"))
     return int(result.rowcount)
 
 
+def lock_causes(session: Session, fingerprints: Sequence[str]) -> None:
+    """All incidents that a mute may change, of several fingerprints at once: a collector counts in them by id too."""
+    one_at_a_time(session)
+    causes = sa.select(CauseRow.id).where(CauseRow.fingerprint.in_(fingerprints))
+    query = sa.select(IncidentRow.id).where(IncidentRow.cause_id.in_(causes), IncidentRow.status.in_(MUTABLE))
+    session.execute(in_order(query)).all()
+
+
+def in_order(query: sa.Select[Any]) -> sa.Select[Any]:
+    """Rows of incidents, locked by id, so that nobody deadlocks; findings and comments may refer to them meanwhile."""
+    return query.order_by(IncidentRow.id).with_for_update(of=IncidentRow, key_share=True)
+
+
+def one_at_a_time(session: Session) -> None:
+    """People mark in turn, to the end of their transactions: bulk actions in any order never wait for each other in a
+    circle. SQLite's writers take turns anyway."""
+    if is_postgresql(session):
+        session.execute(sa.select(sa.func.pg_advisory_xact_lock(MARKS_LOCK)))
+
+
 def locked(session: Session, incidents: Sequence[str]) -> list[IncidentRow]:
     if len(incidents) > MOST_AT_ONCE:
         raise UserError(f"{len(incidents)} incidents at once are too many; at most {MOST_AT_ONCE}")
-    query = sa.select(IncidentRow).where(IncidentRow.id.in_(incidents)).order_by(IncidentRow.id)
-    return list(session.scalars(query.with_for_update(of=IncidentRow)).unique())
+    one_at_a_time(session)
+    return list(session.scalars(in_order(sa.select(IncidentRow).where(IncidentRow.id.in_(incidents)))).unique())

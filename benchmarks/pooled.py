@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -25,7 +25,7 @@ def cores() -> int:
 
 def pooled(
     judge: Callable[[Case], Result], cases: Iterable[Case], most_seconds: float, *, processes: int | None = None
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """`judge` of each case, until `most_seconds` have passed: what has begun by then is waited for, the rest is left
     out. `judge` is a function of a module, since it is found by name in the other processes; with one process it runs
     in this one. Its errors come out here."""

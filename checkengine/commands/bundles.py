@@ -24,24 +24,32 @@ def _bundles() -> None:
 
 @app.command("ls")
 def list_bundles(directory: Path | None = DIRECTORY, config: Path | None = CONFIG, as_json: bool = AS_JSON) -> None:
-    """List bundles, oldest first."""
+    """List bundles, oldest first: name, how much memory (L0 to L3), content, size, until when."""
+    from checkengine.guards.errors import one_line
     from checkengine.replay.bundle import bundles_in
 
-    rows = [row_of(path) for path in bundles_in(chosen(directory, config))]
+    rows = [row_of(path) for path in bundles_in(there(directory, config))]
     if as_json:
         typer.echo(json.dumps(rows))
         return
     for row in rows:
-        typer.echo(f"{row['bundle']}  {row['level']:<24} {row['bytes'] / 1e6:8.1f} MB  {row['note']}")
-    typer.echo(f"{len(rows)} bundles", err=True)
+        size = f"{row['bytes'] / 1e6:8.1f} MB"
+        typer.echo(
+            one_line(f"{row['bundle']}  {row['captured']:<2}  {row['level']:<10} {size}  {row['note']}").rstrip()
+        )
+    typer.echo(f"{len(rows)} bundle{'' if len(rows) == 1 else 's'}", err=True)
 
 
 @app.command()
 def show(bundle: Path = BUNDLE, as_json: bool = AS_JSON) -> None:
-    """What a bundle is, without opening its content."""
+    """What a bundle is, without opening its content; --json tells all of it."""
+    from checkengine.commands.bundle_summary import summary_of
     from checkengine.replay.bundle import BundleReader, results_of
 
     reader = BundleReader(bundle, "show")
+    if not as_json:
+        typer.echo("\n".join(summary_of(bundle, row_of(bundle))))
+        return
     told = row_of(bundle) | {
         "incident": reader.manifest.get("incident"),
         "findings": reader.manifest.get("findings"),
@@ -49,7 +57,7 @@ def show(bundle: Path = BUNDLE, as_json: bool = AS_JSON) -> None:
         "environment": reader.json("env.json"),
         "results": len(results_of(bundle)),
     }
-    typer.echo(json.dumps(told, indent=None if as_json else 2))
+    typer.echo(json.dumps(told))
 
 
 @app.command("export")
@@ -116,6 +124,7 @@ def remove_one(
     refuse_held(bundle, force)
     AccessLog.of_this_deployment().add("remove", bundle.name)
     remove(bundle)
+    typer.echo(f"removed {bundle.name}")
 
 
 @app.command()
@@ -129,9 +138,10 @@ def gc(
     from checkengine.replay.bundle import collect
 
     settings = capture_settings(config)
-    done = collect(directory or settings.directory, settings.maximum_bundles if keep is None else keep)
+    done = collect(there(directory, config), settings.maximum_bundles if keep is None else keep)
     told = {"erased": done.erased, "removed": done.removed, "held": done.held, "unreadable": done.unreadable}
-    typer.echo(json.dumps(told) if as_json else "\n".join(f"{name} {what}" for what in told for name in told[what]))
+    lines = [f"{name} {what}" for what in told for name in told[what]]
+    typer.echo(json.dumps(told) if as_json else "\n".join(lines) or "nothing to erase or to remove")
 
 
 @app.command()
@@ -151,7 +161,7 @@ def erase(
     if (bundle is None) == (subject is None):
         raise typer.BadParameter("give either a bundle or --subject")
     if subject is not None:
-        home = chosen(directory, config)
+        home = there(directory, config)
         names = [told_of(home / name) for name in erase_subject(home, subject)]
     else:
         assert bundle is not None
@@ -182,13 +192,15 @@ def hold_one(bundle: Path = BUNDLE, reason: str = typer.Option("", help="Stands 
 
     BundleReader(bundle)
     hold(bundle, reason)
+    typer.echo(f"held {bundle.name}: it stays until `checkengine bundles release {bundle}`")
 
 
 @app.command("release")
 def release_one(bundle: Path = BUNDLE) -> None:
     """End a hold."""
-    from checkengine.replay.bundle import release
+    from checkengine.replay.bundle import BundleReader, release
 
+    BundleReader(bundle)
     typer.echo("released" if release(bundle) else "was not held")
 
 
@@ -199,7 +211,9 @@ def share(
     """Let one more identity read the content of a bundle that can be read here."""
     from checkengine.replay.bundle import BundleReader, PublicKey
 
-    BundleReader(bundle, "share").share(PublicKey.parse(public_key))
+    key = PublicKey.parse(public_key)
+    BundleReader(bundle, "share").share(key)
+    typer.echo(f"{key.id} may read {bundle.name} too")
 
 
 @app.command()
@@ -227,10 +241,27 @@ def chosen(directory: Path | None, config: Path | None) -> Path:
     return directory or Path(capture_settings(config).directory)
 
 
+def there(directory: Path | None, config: Path | None) -> Path:
+    """A folder that was named and is none is a slip; the configuration's is made by the first capture."""
+    from checkengine.replay.bundle import BundleError
+
+    if directory is not None and not directory.is_dir():
+        raise BundleError(f"there is no folder {directory}: give --directory of a folder of bundles")
+    return chosen(directory, config)
+
+
 def capture_settings(config: Path | None) -> Any:
     from checkengine.config import load_settings
 
     return load_settings(config).capture
+
+
+def level_name(manifest: dict[str, Any]) -> str:
+    """L0 to L3; "-" for a single call."""
+    from checkengine.replay.levels import LEVELS
+
+    level = manifest.get("capture_level", "L3" if "ring.safetensors" in manifest["files"] else "-")
+    return level if level in (*LEVELS, "-") else "?"
 
 
 def row_of(path: Path) -> dict[str, Any]:
@@ -240,11 +271,12 @@ def row_of(path: Path) -> dict[str, Any]:
     try:
         reader = BundleReader(path)
     except BundleError as error:
-        return {"bundle": path.name, "level": "unreadable", "bytes": size, "note": str(error)}
+        return {"bundle": path.name, "captured": "?", "level": "unreadable", "bytes": size, "note": str(error)}
     when, kept = expires(reader.manifest), held(path)
     until = "" if when is None or reader.level != "full" else time.strftime("until %F %R UTC", time.gmtime(when))
     return {
-        "bundle": path.name,
+        "bundle": path.resolve().name,
+        "captured": level_name(reader.manifest),
         "level": reader.level,
         "bytes": size,
         "encrypted": reader.level == "full" and reader.encrypted,

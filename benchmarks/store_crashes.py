@@ -27,11 +27,12 @@ from checkengine.guards.events import FindingRaised
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.catalog import Catalog
 from checkengine.replay.catalog.models import FindingRow, IncidentRow
+from checkengine.replay.spool_format import SUFFIX
 
 ROTATE_BYTES = 1 << 18
 COLLECT_SECONDS = 0.2
-MOST_BEHIND = 2000
-"""Findings that an engine may be ahead of its collector, so that kills fall on the whole of the writing."""
+MOST_FILES = 3
+"""Spool files that an engine may be ahead of its collector, so that kills fall on the whole of the writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ def engine(directory: Path, url: str, findings: int, told_every: int, told: Conn
     collected = threading.Event()
     collector = Collector(directory, lambda: Catalog.open(url), after_round=[lambda *_: collected.set()])
     stop = threading.Event()
-    thread = threading.Thread(target=collector.run, args=(stop, COLLECT_SECONDS))
+    # A daemon: an engine that fails must end, or the fleet waits for it for ever.
+    thread = threading.Thread(target=collector.run, args=(stop, COLLECT_SECONDS), daemon=True)
     thread.start()
     for number in range(1, findings + 1):
         found = Finding("logits.nonfinite", f"{spool.boot}-{number}", Severity.ERROR, 4, 2, "nonfinite", 1, {"nan": 3})
@@ -80,9 +82,9 @@ def engine(directory: Path, url: str, findings: int, told_every: int, told: Conn
             told.send((spool.boot, number))
             # Wait to be heard: else all is written before the first kill.
             told.recv()
-            while number - collector.totals.records > MOST_BEHIND:
-                collected.wait()
+            while len(list(directory.glob(f"*{SUFFIX}"))) > MOST_FILES:
                 collected.clear()
+                collected.wait(COLLECT_SECONDS)
     spool.close()
     stop.set()
     thread.join()

@@ -140,7 +140,6 @@ class Collector:
         for call in self._after_round:
             call(self._catalog, self._clock())
         self.totals.last_round = self._clock()
-        self.totals.records += done.records
         self.totals.rejected += done.rejected + done.damaged
         return done
 
@@ -185,6 +184,8 @@ class Collector:
             result = ingest(session, records)
             save_progress(session, path.name, progress)
         done.records += len(records)
+        # At once: a round that fails later has brought them in all the same.
+        self.totals.records += len(records)
         done.fresh += result.fresh
         done.rejected += result.rejected
         return records

@@ -84,7 +84,7 @@ def faults_of(document: Mapping[str, Any], url: str, examples: int) -> tuple[lis
             faults.append(f"{case.method} {case.formatted_path}: {' '.join(str(fault).split())[:400]}")
 
     for found in schema.get_all_operations():
-        operation = found.ok()
+        operation: Any = found.ok()  # type: ignore[union-attr]
         for mode in GenerationMode:
             _drawn(operation.as_strategy(generation_mode=mode), ask, max(1, examples // 2))
     return faults, count
@@ -102,7 +102,8 @@ def _drawn(strategy: Any, ask: Any, examples: int) -> None:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     try:
-        hypothesis.seed(SEED)(chosen(hypothesis.given(strategy)(ask)))()
+        drawn: Any = hypothesis.seed(SEED)(chosen(hypothesis.given(strategy)(ask)))
+        drawn()
     except Unsatisfiable:
         return  # An operation that takes nothing has nothing that could be wrong.
 

@@ -35,7 +35,17 @@ def litellm_proxy(python: Path, upstream: str, cores: set[int] | None) -> Iterat
         config, port = Path(directory) / "config.yaml", free_port()
         entry = {"model": "openai/mock", "api_base": f"{upstream}/v1", "api_key": "none"}
         config.write_text(json.dumps({"model_list": [{"model_name": "mock", "litellm_params": entry}]}))
-        command = [program, "--config", config, "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
+        command = [
+            str(program),
+            "--config",
+            str(config),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--num_workers",
+            "1",
+        ]
         with (Path(directory) / "log").open("w") as log:
             running = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True, env=os.environ | ALONE | OPEN

@@ -102,8 +102,10 @@ def _drawn(strategy: Any, ask: Any, examples: int) -> None:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     try:
-        drawn: Any = hypothesis.seed(SEED)(chosen(hypothesis.given(strategy)(ask)))
-        drawn()
+        given: Any = hypothesis.given(strategy)
+        drawn: Any = chosen(given(ask))
+        seeded: Any = hypothesis.seed(SEED)
+        seeded(drawn)()
     except Unsatisfiable:
         return  # An operation that takes nothing has nothing that could be wrong.
 

@@ -17,8 +17,8 @@ class TierSettings(Section):
     disk_bytes: int = Field(0, ge=0)
     """Disk for blocks that host memory has no room for."""
     directory: Path = Path("checkengine-kv")
-    """Of the disk tier and of captures. Several engines of one model may share it; blocks are encrypted with the key of this
-    deployment, since KV bytes are content."""
+    """Of the disk tier and of captures. Several engines of one model may share it; blocks are encrypted with the key of
+    this deployment, since KV bytes are content."""
     keep_hours: float = Field(24.0, gt=0)
     """Blocks on disk that nobody has asked for since then are deleted."""
     prefetch_bytes: int = Field(64 * 2**20, ge=0)

@@ -17,7 +17,7 @@ from checkengine.replay.transfer_file import read_transfer
 
 
 def examine_transfer(path: Path, as_json: bool) -> int:
-    """Judge and tell; the exit code: 1 where a side broke it, 125 where a record is missing, 0 where nothing differs."""
+    """Judge and tell; exit code 1: a side broke it, 125: a record is missing, 0: nothing differs."""
     transfer = read_transfer(path)
     verdict = judge_transfer(transfer)
     if as_json:

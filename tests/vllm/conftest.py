@@ -86,6 +86,8 @@ def engine(start: Callable[..., contextlib.AbstractContextManager[Any]], bundles
         "CHECKENGINE_CAPTURE__DIRECTORY": str(bundles),
         "CHECKENGINE_VLLM_AUDIT": "1",
         "CHECKENGINE_AUDIT__EVERY_STEPS": str(10**9),
+        # Of every row, so that a replay's bits can be compared with it.
+        "CHECKENGINE_LOGITS__LEVEL": "full",
     }
     with start(extra, enable_lora=True, max_lora_rank=8) as made:
         yield made

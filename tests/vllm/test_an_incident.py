@@ -1,5 +1,6 @@
 """From a fault in a running vLLM to its verdict, without a hand in between: guards, capture, bundle, replay; and audits
-of steps that no guard minds. First of these tests, while no other incident has used up what is captured of one kind."""
+of steps that no guard minds. First of these tests, while no other incident has used up what is captured of one kind;
+the audit before the others, which leave the fault armed and memory loud."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def over_read(engine: Any, switches: Switches, bundles: Path) -> Iterator[tuple[
 def bundle_of(engine: Any, bundles: Path) -> Path:
     """The order leaves with the next step's message."""
     ask(engine, ["moon"], max_tokens=4)
-    return wait_for(lambda: next(bundles.glob("*/manifest.json"), None), "no bundle was written").parent
+    return wait_for(lambda: next(bundles.glob("*-logits.*/manifest.json"), None), "no bundle was written").parent
 
 
 def wait_for(found: Callable[[], Any], words: str, seconds: float = 120) -> Any:
@@ -54,6 +55,25 @@ def wait_for(found: Callable[[], Any], words: str, seconds: float = 120) -> Any:
         assert time.monotonic() < end, words
         time.sleep(0.1)
     return value
+
+
+def test_an_audit_convicts_a_quiet_over_read_that_no_guard_sees(engine: Any, switches: Switches) -> None:
+    engine.collective_rpc("fill_memory", args=(0.0,))
+    known = len(findings(engine.spool))
+    with switches.on("over_read", **{"from": 1}):
+        engine.collective_rpc("audit_every", args=(8,))
+        answers = ask(engine, ["bread", "sleep"], max_tokens=64)
+        engine.collective_rpc("audit_every", args=(10**9,))
+        # Between two steps is when a step that was drawn is cloned.
+        convicted = wait_for(
+            lambda: next((each for each in findings(engine.spool) if each["kind"] == "audit.defect"), None),
+            "no audit convicted",
+            UNTIL_JUDGED,
+        )
+    assert all(answer.outputs[0].stop_reason is None for answer in answers.values()), "no guard minded"
+    fresh = findings(engine.spool)[known:]
+    assert {each["kind"] for each in fresh} == {"audit.defect"}
+    assert convicted["evidence"]
 
 
 def test_loud_memory_lets_a_guard_see_a_slot_that_is_read_past_the_end(
@@ -81,22 +101,3 @@ def test_the_same_bundle_under_another_engine_s_kernels_does_not_show_the_fault(
     _, _, bundle = over_read
     code, found = replayed(bundle, environment, "embedded")
     assert (code, found["reproduced"]) == (0, False), found["notes"]
-
-
-def test_an_audit_convicts_a_quiet_over_read_that_no_guard_sees(engine: Any, switches: Switches) -> None:
-    engine.collective_rpc("fill_memory", args=(0.0,))
-    known = len(findings(engine.spool))
-    with switches.on("over_read", **{"from": 1}):
-        engine.collective_rpc("audit_every", args=(8,))
-        answers = ask(engine, ["bread", "sleep"], max_tokens=64)
-        engine.collective_rpc("audit_every", args=(10**9,))
-        # Between two steps is when a step that was drawn is cloned.
-        convicted = wait_for(
-            lambda: next((each for each in findings(engine.spool) if each["kind"] == "audit.defect"), None),
-            "no audit convicted",
-            UNTIL_JUDGED,
-        )
-    assert all(answer.outputs[0].stop_reason is None for answer in answers.values()), "no guard minded"
-    fresh = findings(engine.spool)[known:]
-    assert {each["kind"] for each in fresh} == {"audit.defect"}
-    assert convicted["evidence"]

@@ -365,22 +365,6 @@ def advance(
 
 
 @compiled
-def count_characters(data: Any, at: Any, end: Any, character: Any, need: Any) -> Any:
-    """Characters, and bytes that the last one still needs, after these bytes; as `advance` counts them."""
-    while at < end:
-        byte = data[at]
-        at += 1
-        if byte < 0x80:
-            character, need = character + 1, 0
-        elif byte >= 0xC0:
-            need = 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
-        elif need > 0:
-            need -= 1
-            character += 1 if need == 0 else 0
-    return character, need
-
-
-@compiled
 def _is_switch(state: Any, foreign: Any, limits: Any) -> Any:
     if state[WARNED]:
         return state[ERRED] == 0 and foreign >= limits[FOREIGN_ERROR]

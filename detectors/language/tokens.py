@@ -71,6 +71,22 @@ def _gather(counts: Any, kept: Any, slot: Any, table: Any, text: Any, stops: Any
 
 
 @compiled
+def count_characters(data: Any, at: Any, end: Any, character: Any, need: Any) -> Any:
+    """Characters, and bytes that the last one still needs, after these bytes; as `kernel.advance` counts them."""
+    while at < end:
+        byte = data[at]
+        at += 1
+        if byte < 0x80:
+            character, need = character + 1, 0
+        elif byte >= 0xC0:
+            need = 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
+        elif need > 0:
+            need -= 1
+            character += 1 if need == 0 else 0
+    return character, need
+
+
+@compiled
 def _settle(counts: Any, state: Any, marks: Any, text: Any, stops: Any, count: Any, come: Any, before: Any) -> None:
     """Notes the characters after each token that was read: `come` bytes of `text`. `before` is what was known when
     reading began: characters read, and bytes that the last of them still needed."""
@@ -83,7 +99,7 @@ def _settle(counts: Any, state: Any, marks: Any, text: Any, stops: Any, count: A
             counts[BYTE] += come - first
             marks[at] = state[kernel.CHARACTER]
             return
-        character, need = kernel.count_characters(text, first, stop, character, need)
+        character, need = count_characters(text, first, stop, character, need)
         marks[at], counts[BYTE], first = character, 0, stop
         counts[READ] += 1
 

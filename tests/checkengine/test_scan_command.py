@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -356,6 +357,8 @@ def test_ctrl_c_ends_the_scan_with_130_and_no_traceback(workers: int, tmp_path: 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # A shell's background job ignores the signal, and its children inherit that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -1,6 +1,5 @@
 """From a fault in a running vLLM to its verdict, without a hand in between: guards, capture, bundle, replay; and audits
-of steps that no guard minds. First of these tests, while no other incident has used up what is captured of one kind;
-the audit before the others, which leave the fault armed and memory loud."""
+of steps that no guard minds. First of these tests, while no other incident has used up what is captured of one kind."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,16 @@ def replayed(bundle: Path, environment: dict[str, str], executor: str) -> tuple[
 
 
 @pytest.fixture(scope="module")
-def over_read(engine: Any, switches: Switches, bundles: Path) -> Iterator[tuple[Any, int, Path]]:
+def over_read(engine: Any, switches: Switches, bundles: Path) -> tuple[Any, int, Path]:
     """A slot too many is read at one length, on memory that was made loud: the answer, the length and the bundle."""
     length = prompt_length(ask(engine, [VICTIM], max_tokens=1)[VICTIM]) + 9
     engine.reset_prefix_cache()
     engine.collective_rpc("checkengine_loud", args=(True,))
     with switches.on("over_read", length=length):
         struck = ask(engine)
-        yield struck, length, bundle_of(engine, bundles)
+        bundle = bundle_of(engine, bundles)
     engine.collective_rpc("checkengine_loud", args=(False,))
+    return struck, length, bundle
 
 
 def bundle_of(engine: Any, bundles: Path) -> Path:
@@ -55,6 +55,35 @@ def wait_for(found: Callable[[], Any], words: str, seconds: float = 120) -> Any:
         assert time.monotonic() < end, words
         time.sleep(0.1)
     return value
+
+
+def test_loud_memory_lets_a_guard_see_a_slot_that_is_read_past_the_end(
+    engine: Any, over_read: tuple[Any, int, Path]
+) -> None:
+    struck, _, _ = over_read
+    assert str(struck[VICTIM].outputs[0].stop_reason) in ("checkengine:logits.uniform", "checkengine:logits.nonfinite")
+    assert len(tokens(struck[VICTIM])) == 9
+    assert all(struck[name].outputs[0].stop_reason is None for name in CHATS.keys() - {VICTIM})
+
+
+def test_the_bundle_of_a_running_engine_convicts_its_kernel_in_a_fresh_process(
+    over_read: tuple[Any, int, Path], environment: dict[str, str], switches: Switches
+) -> None:
+    _, length, bundle = over_read
+    with switches.on("over_read", length=length):
+        code, found = replayed(bundle, environment, "vllm")
+    assert found["bit_exact"], (found["first_difference"], found["compared"], found["notes"])
+    assert (code, found["verdict"]["kind"], found["verdict"]["fault_class"]) == (1, "code defect", "over-read")
+    assert "past the end" in found["verdict"]["sentence"]
+
+
+def test_the_same_bundle_under_another_engine_s_kernels_does_not_show_the_fault(
+    over_read: tuple[Any, int, Path], environment: dict[str, str], switches: Switches
+) -> None:
+    _, length, bundle = over_read
+    with switches.on("over_read", length=length):
+        code, found = replayed(bundle, environment, "embedded")
+    assert (code, found["reproduced"]) == (0, False), found["notes"]
 
 
 def test_an_audit_convicts_a_quiet_over_read_that_no_guard_sees(engine: Any, switches: Switches) -> None:
@@ -74,30 +103,3 @@ def test_an_audit_convicts_a_quiet_over_read_that_no_guard_sees(engine: Any, swi
     fresh = findings(engine.spool)[known:]
     assert {each["kind"] for each in fresh} == {"audit.defect"}
     assert convicted["evidence"]
-
-
-def test_loud_memory_lets_a_guard_see_a_slot_that_is_read_past_the_end(
-    engine: Any, over_read: tuple[Any, int, Path]
-) -> None:
-    struck, _, _ = over_read
-    assert str(struck[VICTIM].outputs[0].stop_reason) in ("checkengine:logits.uniform", "checkengine:logits.nonfinite")
-    assert len(tokens(struck[VICTIM])) == 9
-    assert all(struck[name].outputs[0].stop_reason is None for name in CHATS.keys() - {VICTIM})
-
-
-def test_the_bundle_of_a_running_engine_convicts_its_kernel_in_a_fresh_process(
-    over_read: tuple[Any, int, Path], environment: dict[str, str]
-) -> None:
-    _, _, bundle = over_read
-    code, found = replayed(bundle, environment, "vllm")
-    assert found["bit_exact"], (found["first_difference"], found["compared"], found["notes"])
-    assert (code, found["verdict"]["kind"], found["verdict"]["fault_class"]) == (1, "code defect", "over-read")
-    assert "past the end" in found["verdict"]["sentence"]
-
-
-def test_the_same_bundle_under_another_engine_s_kernels_does_not_show_the_fault(
-    over_read: tuple[Any, int, Path], environment: dict[str, str]
-) -> None:
-    _, _, bundle = over_read
-    code, found = replayed(bundle, environment, "embedded")
-    assert (code, found["reproduced"]) == (0, False), found["notes"]

@@ -8,6 +8,7 @@ share a directory: what one writes the others find.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import time
@@ -19,6 +20,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from checkengine.detectors.seal import SealError
 from checkengine.engine_shim.tiers.payload import Payload
 from checkengine.replay.bundle import DeploymentKey
+
+logger = logging.getLogger("checkengine.tiers")
 
 SUFFIX = ".kv"
 DRAFT = ".part"
@@ -35,13 +38,16 @@ class DiskTier:
         """`namespace` names the model's weights and the blocks' form: another one's blocks are not found."""
         self.budget = budget
         self.torn = self.failed = 0
+        self._told = False
         self._directory = directory / key.digest("kv namespace", namespace)
         self._key = key
         self._cipher = AESGCM(bytes.fromhex(key.digest("kv cipher", "0") + key.digest("kv cipher", "1")))
         self._keep_seconds = keep_hours * 3600
         self.used = 0
-        with contextlib.suppress(OSError):
+        try:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            self._tell(error)
         self.sweep()
 
     def __contains__(self, identity: bytes) -> bool:
@@ -79,7 +85,8 @@ class DiskTier:
             draft.write_bytes(data)
             draft.chmod(0o600)
             os.replace(draft, path)
-        except OSError:
+        except OSError as error:
+            self._tell(error)
             self.failed += 1
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
@@ -91,6 +98,16 @@ class DiskTier:
         path = self._path(identity)
         with contextlib.suppress(OSError):
             self._delete(path, path.stat().st_size)
+
+    def _tell(self, error: OSError) -> None:
+        """Once: every block would say the same."""
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "tiers: %s takes no blocks (%s); those that memory has no room for are computed again",
+                self._directory.parent,
+                error.strerror or type(error).__name__,
+            )
 
     def sweep(self) -> None:
         """Delete what nobody has asked for in time, drafts of processes that died, and what is over the budget."""

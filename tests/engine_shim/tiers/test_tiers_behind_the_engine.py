@@ -296,7 +296,9 @@ def test_a_seal_that_cannot_be_made_is_told_to_whoever_asks_for_it() -> None:
     sealing.close()
 
 
-def test_a_disk_that_is_no_folder_costs_its_blocks_only_and_holds_none_in_memory(tmp_path: Path) -> None:
+def test_a_disk_that_is_no_folder_is_told_once_and_costs_its_blocks_only_and_holds_none_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     place = tmp_path / "a file"
     place.write_text("")
     engine = engine_with(place, host=1, disk=1 << 24)
@@ -305,6 +307,9 @@ def test_a_disk_that_is_no_folder_costs_its_blocks_only_and_holds_none_in_memory
     engine.tiers.blocks.wait()
     assert engine.tiers.blocks._disk.failed == engine.tiers.blocks.counts.dropped > 0
     assert engine.tiers.blocks._on_the_way == {}
+    told = [record.getMessage() for record in caplog.records if "takes no blocks" in record.getMessage()]
+    assert len(told) == 1
+    assert str(place) in told[0]
     engine.close()
 
 

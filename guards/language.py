@@ -16,7 +16,7 @@ from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.flat import flat_tokens
 from checkengine.guards.prompt import prompt_text
-from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
+from checkengine.guards.rows import NO_FINDINGS, ReportsOnce, RowSlots
 from checkengine.guards.settings import LanguageSettings
 from checkengine.guards.step import SequenceStart, StepView
 
@@ -59,9 +59,7 @@ class LanguageGuard(ReportsOnce):
         """Scripts that request and prompt justify."""
         self._first: dict[str, int] = {}
         """Index of the first output token that was seen."""
-        self._rows: tuple[str, ...] = ()
-        self._row_slots: NDArray[np.int64] = np.empty(0, np.int64)
-        """Of the rows of the step before: mostly they are this step's."""
+        self._rows = RowSlots(self._slot)
         self._readers: dict[str, tuple[ScriptSwitch, int]] = {}
         """With the index of the first output token that the reader saw."""
         self._observe_nothing()
@@ -88,7 +86,7 @@ class LanguageGuard(ReportsOnce):
         slot = self._slots.pop(sequence, None)
         if slot is not None:
             self._free.append(slot)
-            self._rows = ()
+            self._rows.forget()
         self._expected.pop(sequence, None)
         self._first.pop(sequence, None)
         self._readers.pop(sequence, None)
@@ -115,17 +113,14 @@ class LanguageGuard(ReportsOnce):
 
     def _arrays(self, step: StepView) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         flat = flat_tokens(step)
-        return self._slots_of(step), flat.ends, flat.tokens
+        return self._rows.of(step), flat.ends, flat.tokens
 
-    def _slots_of(self, step: StepView) -> NDArray[np.int64]:
-        if step.sequences != self._rows:
-            known = self._slots
-            for row, sequence in enumerate(step.sequences):
-                if sequence not in known:
-                    self._start(SequenceStart(0, sequence), int(step.output_lengths[row]))
-            self._row_slots = np.array([known[sequence] for sequence in step.sequences], np.int64)
-            self._rows = step.sequences
-        return self._row_slots
+    def _slot(self, step: StepView, row: int) -> int:
+        sequence = step.sequences[row]
+        slot = self._slots.get(sequence)
+        if slot is None:
+            slot = self._start(SequenceStart(0, sequence), int(step.output_lengths[row]))
+        return slot
 
     def _read(self, found: list[Finding], step: StepView, row: int, offset: int) -> None:
         sequence = step.sequences[row]

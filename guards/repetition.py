@@ -24,7 +24,7 @@ from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.flat import MOST_TOKEN, WILD, flat_tokens
 from checkengine.guards.repetition_request import asks_for_repetition, holds
-from checkengine.guards.rows import NO_FINDINGS
+from checkengine.guards.rows import NO_FINDINGS, RowSlots
 from checkengine.guards.settings import RepetitionSettings
 from checkengine.guards.step import SequenceStart, StepView
 
@@ -98,8 +98,7 @@ class RepetitionGuard:
         """Index of the first output token that the guard saw."""
         self._prompts: dict[str, tuple[int, ...]] = {}
         self._told: dict[str, Told] = {}
-        self._batch: tuple[str, ...] = ()
-        self._batch_slots: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._rows = RowSlots(self._slot)
         warm_up()
 
     def begin(self, start: SequenceStart) -> None:
@@ -111,25 +110,23 @@ class RepetitionGuard:
             self._streams.close(slot)
         for kept in (self._first, self._prompts, self._told):
             kept.pop(sequence, None)
-        self._batch = ()
+        self._rows.forget()
 
     def observe(self, step: StepView) -> Iterable[Finding]:
-        if step.sequences != self._batch:
-            self._seat(step)
         flat = flat_tokens(step)
         entropy = self._entropy(step) if flat.one_each else None
         events = self._streams.push(
-            self._batch_slots, flat.ends, self._units_of(flat.tokens), entropy, self._settings.collapsed_entropy
+            self._rows.of(step), flat.ends, self._units_of(flat.tokens), entropy, self._settings.collapsed_entropy
         )
         return list(self._findings(step, events)) if len(events) else NO_FINDINGS
 
-    def _seat(self, step: StepView) -> None:
-        for row, name in enumerate(step.sequences):
-            if name not in self._slots:
-                self._slots[name] = self._streams.open()
-                self._first[name] = int(step.output_lengths[row])
-        self._batch_slots = np.array([self._slots[name] for name in step.sequences], np.int64)
-        self._batch = step.sequences
+    def _slot(self, step: StepView, row: int) -> int:
+        name = step.sequences[row]
+        slot = self._slots.get(name)
+        if slot is None:
+            slot = self._slots[name] = self._streams.open()
+            self._first[name] = int(step.output_lengths[row])
+        return slot
 
     def _units_of(self, tokens: NDArray[np.int64]) -> NDArray[np.int32]:
         """A number that the vocabulary has not counts as a word of its own."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.step import SequenceStart, StepView
@@ -44,6 +47,27 @@ class ReportsOnce:
         kinds.add(kind)
         first_bad = int(step.output_lengths[row]) if token is None else token
         return Finding(kind, sequence, severity, step.step, first_bad, self.name, self.version, evidence)
+
+
+class RowSlots:
+    """The slots of a step's rows, looked up anew only where its sequences are other ones than the step's before."""
+
+    def __init__(self, slot: Callable[[StepView, int], int]) -> None:
+        """`slot` gives the slot of a row of the step, a new one where its sequence has none."""
+        self._slot = slot
+        self._sequences: tuple[str, ...] = ()
+        self._slots: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def of(self, step: StepView) -> NDArray[np.int64]:
+        """Shape (rows,)."""
+        if step.sequences != self._sequences:
+            self._slots = np.array([self._slot(step, row) for row in range(len(step.sequences))], np.int64)
+            self._sequences = step.sequences
+        return self._slots
+
+    def forget(self) -> None:
+        """A slot was given back."""
+        self._sequences = ()
 
 
 def present(findings: Sequence[Finding | None]) -> list[Finding]:

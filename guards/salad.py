@@ -12,7 +12,7 @@ from checkengine.detectors.vocabulary import Vocabulary
 from checkengine.guards.finding import Finding, Severity
 from checkengine.guards.flat import flat_tokens
 from checkengine.guards.prompt import prompt_text
-from checkengine.guards.rows import NO_FINDINGS, ReportsOnce
+from checkengine.guards.rows import NO_FINDINGS, ReportsOnce, RowSlots
 from checkengine.guards.settings import SaladSettings
 from checkengine.guards.step import SequenceStart, StepView
 
@@ -33,9 +33,7 @@ class SaladGuard(ReportsOnce):
         self._tables = SaladTables(vocabulary)
         self._batch = SaladBatch(self._tables, settings.evidence)
         self._slots: dict[str, int] = {}
-        self._rows: tuple[str, ...] = ()
-        self._row_slots: NDArray[np.int64] = np.empty(0, np.int64)
-        """Of the rows of the step before: mostly they are this step's."""
+        self._rows = RowSlots(self._slot)
         if self._tables.available:
             self._batch.compile()
 
@@ -48,7 +46,7 @@ class SaladGuard(ReportsOnce):
     def observe(self, step: StepView) -> Iterable[Finding]:
         if not self._tables.available:
             return NO_FINDINGS
-        rows = self._slots_of(step)
+        rows = self._rows.of(step)
         flat = flat_tokens(step)
         if flat.one_each:
             fired = self._batch.push(rows, flat.tokens, entropies_of(step))
@@ -61,15 +59,10 @@ class SaladGuard(ReportsOnce):
         slot = self._slots.pop(sequence, None)
         if slot is not None:
             self._batch.close(slot)
-            self._rows = ()
+            self._rows.forget()
 
-    def _slots_of(self, step: StepView) -> NDArray[np.int64]:
-        if step.sequences != self._rows:
-            self._row_slots = np.array([self._slot(sequence) for sequence in step.sequences], np.int64)
-            self._rows = step.sequences
-        return self._row_slots
-
-    def _slot(self, sequence: str) -> int:
+    def _slot(self, step: StepView, row: int) -> int:
+        sequence = step.sequences[row]
         slot = self._slots.get(sequence)
         if slot is None:
             slot = self._slots[sequence] = self._batch.open()

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,19 @@ def killed_while_it_waits(folder: Path, away: Received, incidents: Sequence[str]
     return [headers["webhook-id"] for _, headers, _ in away.posts[before:]]
 
 
+def tell_one_incident(folder: Path, receiver: Received) -> Any:
+    """By a process that is closed in order once the receiver has had the message."""
+    (folder / "secret").write_text(SECRET)
+    bus = EventBus()
+    telling = start_telling(settings_of(folder, receiver.port), bus)
+    assert telling is not None
+    bus.publish(finding("inc-1"))
+    receiver.wait_for(lambda bodies: len(bodies) == 1)
+    telling.close()
+    bus.close()
+    return telling
+
+
 def deliver_what_is_left(folder: Path, receiver: Received) -> dict[str, int]:
     """A process that starts on the folder and is closed in order."""
     bus = EventBus()
@@ -92,14 +106,7 @@ def test_a_second_kill_loses_nothing_that_the_first_left(tmp_path: Path, away: R
 def test_what_a_process_in_order_could_not_deliver_waits_for_the_next(
     tmp_path: Path, away: Received, back: Received
 ) -> None:
-    (tmp_path / "secret").write_text(SECRET)
-    bus = EventBus()
-    telling = start_telling(settings_of(tmp_path, away.port), bus)
-    assert telling is not None
-    bus.publish(finding("inc-1"))
-    away.wait_for(lambda bodies: len(bodies) == 1)
-    telling.close()
-    bus.close()
+    telling = tell_one_incident(tmp_path, away)
     assert telling.notifications()[("webhook", "failed")] == 0
     assert deliver_what_is_left(tmp_path, back) == {"delivered": 1}
 
@@ -172,15 +179,8 @@ def test_a_message_for_a_receiver_that_is_configured_no_more_is_given_up(tmp_pat
 def test_a_disk_that_takes_nothing_costs_the_restart_and_not_the_message(
     tmp_path: Path, back: Received, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "secret").write_text(SECRET)
     (tmp_path / "spool").write_text("a file where a folder should be")
-    bus = EventBus()
-    telling = start_telling(settings_of(tmp_path, back.port), bus)
-    assert telling is not None
-    bus.publish(finding("inc-1"))
-    back.wait_for(lambda bodies: len(bodies) == 1)
-    telling.close()
-    bus.close()
+    tell_one_incident(tmp_path, back)
     assert "will not survive a restart" in caplog.text
 
 

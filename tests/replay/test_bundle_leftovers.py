@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,16 +61,22 @@ def rewritten(bundle: Path, **changed: object) -> None:
     (bundle / layout.MARKER).write_bytes(plain.encode(marker))
 
 
-def test_a_removal_that_is_cut_short_leaves_no_bundle_and_is_swept(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def cut_short(call: Callable[[Path], object], bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies as it begins to delete."""
+
     def die(*_: object, **__: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(store_module.shutil, "rmtree", die)
         with pytest.raises(Killed):
-            remove(bundle)
+            call(bundle)
+
+
+def test_a_removal_that_is_cut_short_leaves_no_bundle_and_is_swept(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_short(remove, bundle, monkeypatch)
     assert (bundles_in(bundle.parent), bundle.exists()) == ([], False)
     assert len(os.listdir(bundle.parent)) == 1
     collect(bundle.parent)
@@ -79,13 +86,7 @@ def test_a_removal_that_is_cut_short_leaves_no_bundle_and_is_swept(
 def test_an_erasure_that_is_cut_short_is_finished_by_the_next_collection(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: object, **__: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store_module.shutil, "rmtree", die)
-        with pytest.raises(Killed):
-            erase_content(bundle)
+    cut_short(erase_content, bundle, monkeypatch)
     assert BundleReader(bundle).level == "erased"
     assert list(bundle.glob(".content-*"))
     rewritten(bundle, content_expires=1.0)

@@ -8,7 +8,7 @@ from typing import Any
 from checkengine.engine_shim.proxy.dialects import Chunk, as_event, with_field
 from checkengine.engine_shim.proxy.judging import Note
 from checkengine.engine_shim.proxy.requests import Operation
-from checkengine.engine_shim.proxy.stream import payload_of
+from checkengine.engine_shim.proxy.stream import LINE_END, payload_of
 
 FIELD = "checkengine"
 HEADER = b"x-checkengine-findings"
@@ -39,7 +39,9 @@ def annotated(event: bytes, notes: Sequence[Note]) -> bytes:
     told = with_field(payload, FIELD, extension(notes))
     if event.count(payload) == 1:
         return event.replace(payload, told)
-    return b"data: " + told + b"\n\n"
+    # In several lines: other fields stay, and the data follows them.
+    others = [line for line in LINE_END.split(event) if line and not line.startswith(b"data")]
+    return b"\n".join([*others, *(b"data: " + line for line in told.split(b"\n")), b"", b""])
 
 
 def stop_event(operation: Operation, last: Chunk | None, choice: int, reason: str, note: Note) -> bytes:

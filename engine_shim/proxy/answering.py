@@ -11,7 +11,7 @@ import msgspec
 from checkengine.engine_shim.proxy import actions
 from checkengine.engine_shim.proxy.client import Answer
 from checkengine.engine_shim.proxy.conversation import told_of_conversation
-from checkengine.engine_shim.proxy.dialects import DONE, as_event
+from checkengine.engine_shim.proxy.dialects import DONE, as_event, usage_of
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.headers import header, to_client
 from checkengine.engine_shim.proxy.inspecting import Inspector
@@ -33,6 +33,7 @@ logger = logging.getLogger("checkengine.proxy")
 EVENTS, JSON = b"text/event-stream", b"application/json"
 RESCORED = frozenset({"repetition.loop", "text.salad", "language.switch", "logits.nonfinite", "logits.uniform"})
 """Kinds of which a sibling's probabilities tell whether it was a habit of the model."""
+NO_BODY = (204, 304)
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 
 
@@ -335,7 +336,9 @@ class Answering:
         return data
 
     async def _start(self, response: Answer, *, length: int | None = None, told: bool = False) -> None:
-        headers = to_client(response.headers, without_length=length is not None)
+        # 304 tells the length of a body that does not come, and uvicorn would wait for it.
+        without_length = length is not None or response.status in NO_BODY
+        headers = to_client(response.headers, without_length=without_length)
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
         if told and self._watch is not None and (found := actions.findings_header(self._watch.notes)):
@@ -382,14 +385,3 @@ def seamed(seam: Seam, event: bytes) -> bytes:
         return event
     found = seam.chunk(chunk) if isinstance(chunk, dict) else chunk
     return b"" if found is None else as_event(found)
-
-
-def usage_of(usage: dict[str, object]) -> dict[str, int]:
-    """prompt, output and cached tokens, as far as a server counts them; under both names that OpenAI has for each."""
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    named = {
-        "prompt": usage.get("prompt_tokens", usage.get("input_tokens")),
-        "output": usage.get("completion_tokens", usage.get("output_tokens")),
-        "cached": details.get("cached_tokens") if isinstance(details, dict) else None,
-    }
-    return {name: value for name, value in named.items() if type(value) is int}

@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
         self.headers: list[tuple[bytes, bytes]] = []
         self._most_head = max_head_bytes
         self._parser: Any = None
-        self._head_bytes = 0
+        self._head_bytes = self._unread_bytes = 0
         self._begun = self._head_done = self._complete = False
         self._without_body = self._may_go_on = False
         self._paused = False
@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         """Returns when the answer's head is there. `without_body`: it is that of a HEAD request."""
         self.exchanges += 1
         self._parser = httptools.HttpResponseParser(self)
+        self._head_bytes = self._unread_bytes = 0
         self._begun = self._head_done = self._complete = False
         self._without_body = without_body
         self.transport.write(head + body if len(body) < HIGH_WATER else head)
@@ -134,6 +135,7 @@ class Connection(asyncio.Protocol):
             self._fail(GarbageError("data without a request"))
             return
         self._begun = True
+        self._unread_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -141,7 +143,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._fail(GarbageError("no valid HTTP"))
         else:
-            if self._body or self._head_done:
+            if self._unread_bytes > self._most_head:
+                # A field or a chunk's size that has not ended: the parser keeps it, and tells nothing of it.
+                self._fail(GarbageError("the answer's head is too long"))
+            elif self._body or self._head_done:
                 self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -160,8 +165,10 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._complete:
-            self._fail(GarbageError("an answer without a request"))
-        self.headers, self._head_bytes = [], 0
+            # Raised, so that no byte of it is read: what came before it is whole.
+            raise GarbageError("an answer without a request")
+        # Heads before the answer's own (103 Early Hints) count as one with it: somebody may send them without end.
+        self.headers = []
 
     def on_status(self, status: bytes) -> None:
         self._count(len(status))
@@ -175,12 +182,15 @@ class Connection(asyncio.Protocol):
         self.status = self._parser.get_status_code()
         if self.status == 101:
             self._fail(GarbageError("an upgrade that nobody asked for"))
+        elif not 100 <= self.status < 600:
+            raise GarbageError("no status that HTTP has")
         elif self.status >= 200:
-            self._head_done = True
+            self._head_done, self._unread_bytes = True, 0
             if self._without_body:
                 self._complete = True
 
     def on_body(self, body: bytes) -> None:
+        self._unread_bytes = 0
         if self._without_body:
             return
         self._body.append(body)

@@ -47,6 +47,9 @@ class Chunk(msgspec.Struct):
     model: Any = None
 
 
+MOST_TOKENS = 1 << 40
+"""Of one answer: more, or less than none, is no count."""
+
 _CHUNK = msgspec.json.Decoder(Chunk)
 
 
@@ -119,6 +122,17 @@ def with_field(data: bytes, name: str, value: object) -> bytes:
 def as_event(body: object, name: str = "") -> bytes:
     first = f"event: {name}\n".encode() if name else b""
     return first + b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def usage_of(usage: dict[str, object]) -> dict[str, int]:
+    """prompt, output and cached tokens, as far as a server counts them; under both names that OpenAI has for each."""
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    named = {
+        "prompt": usage.get("prompt_tokens", usage.get("input_tokens")),
+        "output": usage.get("completion_tokens", usage.get("output_tokens")),
+        "cached": details.get("cached_tokens") if isinstance(details, dict) else None,
+    }
+    return {name: value for name, value in named.items() if type(value) is int and 0 <= value < MOST_TOKENS}
 
 
 DONE = b"[DONE]"

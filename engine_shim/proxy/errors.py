@@ -84,5 +84,9 @@ def client_too_slow() -> ProxyError:
     return ProxyError(408, "the request's body did not come in time", "request_timeout", INVALID)
 
 
+def head_too_slow() -> ProxyError:
+    return ProxyError(408, "the request's head did not come in time (proxy.client_seconds)", "request_timeout", INVALID)
+
+
 def internal() -> ProxyError:
     return ProxyError(500, "internal error of the proxy; see its log", "internal_error")

@@ -63,7 +63,7 @@ def _forwarded(headers: list[tuple[bytes, bytes]], client: bytes) -> list[tuple[
 
 
 def to_client(headers: Headers, *, without_length: bool = False) -> list[tuple[bytes, bytes]]:
-    """`without_length`: the body may come out with another length than it had."""
+    """`without_length`: the body may come out with another length than it had, or there is none of that length."""
     dropped = HOP_BY_HOP | named_in_connection(headers)
     if without_length:
         dropped = dropped | {b"content-length"}

@@ -1,4 +1,4 @@
-"""The proxy as a process: its listener, its limits on what comes in, and its end."""
+"""The proxy as a process: its listener, and its end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from checkengine.engine_shim.draining import DrainingServer
 from checkengine.engine_shim.proxy.app import ProxyApp
-from checkengine.engine_shim.proxy.errors import INVALID, ProxyError
+from checkengine.engine_shim.proxy.client_protocol import protocol_of
 from checkengine.engine_shim.proxy.parts import ProxyParts
 from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.guards.errors import UserError
@@ -22,55 +21,6 @@ logger = logging.getLogger("checkengine.proxy")
 BACKLOG = 4096
 KEEP_ALIVE_SECONDS = 75
 POLL_SECONDS = 0.05
-
-
-def protocol_of(max_header_bytes: int) -> type[HttpToolsProtocol]:
-    """Refuses heads that are too large, and what is no HTTP: in JSON, and never in the middle of another answer."""
-
-    class Protocol(HttpToolsProtocol):
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self.head_bytes = 0
-            self.refused: ProxyError | None = None
-
-        def on_url(self, url: bytes) -> None:
-            self._count(len(url))
-            super().on_url(url)
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            self._count(len(name) + len(value) + 4)
-            super().on_header(name, value)
-
-        def on_headers_complete(self) -> None:
-            names = [name for name, _ in self.headers]
-            # The parser takes both: a server behind may then cut the stream of requests at another place.
-            if b"transfer-encoding" in names and b"content-length" in names:
-                raise self._refusal(400, "both Content-Length and Transfer-Encoding are given", "bad_request")
-            if names.count(b"host") > 1 or names.count(b"content-length") > 1:
-                raise self._refusal(400, "Host or Content-Length is given twice", "bad_request")
-            super().on_headers_complete()
-
-        def send_400_response(self, msg: str) -> None:
-            if self.cycle is not None and not self.cycle.response_complete:
-                self.transport.close()
-                return
-            error = getattr(self, "refused", None) or ProxyError(400, "no valid HTTP request", "bad_request", INVALID)
-            status = STATUS_LINE[error.status]
-            head = b"".join(name + b": " + value + b"\r\n" for name, value in error.headers())
-            self.transport.write(status + head + b"connection: close\r\n\r\n" + error.body())
-            self.transport.close()
-
-        def _count(self, size: int) -> None:
-            self.head_bytes += size
-            if self.head_bytes > max_header_bytes:
-                message = f"the request's head has more than {max_header_bytes} bytes (proxy.max_header_bytes)"
-                raise self._refusal(431, message, "headers_too_large")
-
-        def _refusal(self, status: int, message: str, code: str) -> ProxyError:
-            self.refused = ProxyError(status, message, code, INVALID)
-            return self.refused
-
-    return Protocol
 
 
 class _Requests:
@@ -107,7 +57,7 @@ def config_of(app: Any, settings: ProxySettings) -> uvicorn.Config:
         app,
         host=settings.host,
         port=settings.port,
-        http=protocol_of(settings.max_header_bytes),
+        http=protocol_of(settings.max_header_bytes, settings.client_seconds),
         ws="none",
         loop="uvloop",
         lifespan="on",

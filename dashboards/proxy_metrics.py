@@ -18,6 +18,8 @@ from checkengine.dashboards.metrics import INTER_TOKEN_BUCKETS, TTFT_BUCKETS, La
 from checkengine.dashboards.request_end import RequestEnd
 
 REQUEST_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
+LONGEST_REASON = 64
+"""Characters of a finish reason: servers write what they like."""
 
 
 class End(RequestEnd, Protocol):
@@ -69,7 +71,9 @@ class ProxyMetrics:
             edges = tuple(buckets)
             return Histogram(f"checkengine_proxy_{name}", help_text, labels, buckets=edges, registry=registry)
 
-        self._upstream, self._reason, self._error = LabelCap(), LabelCap(), LabelCap()
+        self._upstream, self._reason, self._error, self._status = LabelCap(), LabelCap(), LabelCap(), LabelCap()
+        # Servers choose it: one that made up hundreds would take the place of every other reason.
+        self._finish = LabelCap()
         self.requests = counter("requests_total", "Requests that ended.", "upstream", "status")
         self.errors = counter("errors_total", "Requests that did not end as they ought to.", "error")
         self.finished = counter("finish_reasons_total", "Choices that ended, by their finish reason.", "reason")
@@ -90,11 +94,11 @@ class ProxyMetrics:
         registry.register(_Running(running))
 
     def ended(self, end: End) -> None:
-        self.requests.labels(self._upstream(end.upstream), str(end.status or 0)).inc()
+        self.requests.labels(self._upstream(end.upstream), self._status(str(end.status or 0))).inc()
         if end.error is not None:
             self.errors.labels(self._error(end.error)).inc()
         for reason in end.finish_reasons:
-            self.finished.labels(self._reason(reason)).inc()
+            self.finished.labels(self._finish(reason[:LONGEST_REASON])).inc()
         for kind, count in (
             ("prompt", end.prompt_tokens),
             ("output", end.output_tokens),

@@ -27,6 +27,7 @@ def proxy(
     from checkengine.proxying import assemble_proxy, proxy_settings
 
     made = assemble_proxy(proxy_settings(config, upstream, host, port))
+    typer.echo("loading the guards (some seconds)", err=True)
     made.warm_up()
     settings = made.settings.proxy
     try:

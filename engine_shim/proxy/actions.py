@@ -18,7 +18,7 @@ CHUNK_OBJECTS = {Operation.CHAT: "chat.completion.chunk", Operation.COMPLETION: 
 
 def extension(notes: Sequence[Note]) -> dict[str, Any]:
     """Kinds and incidents; the deepest first, and by itself where it is the only one."""
-    first = notes[0]
+    first, notes = notes[0], list(dict.fromkeys(notes))
     found: dict[str, Any] = {"kind": first.kind, "incident": first.incident, "action": first.action}
     if len(notes) > 1:
         found["findings"] = [
@@ -29,7 +29,8 @@ def extension(notes: Sequence[Note]) -> dict[str, Any]:
 
 def findings_header(notes: Iterable[Note]) -> tuple[bytes, bytes] | None:
     """`repetition.loop; incident=…; action=observe, …`."""
-    told = [f"{note.kind}; incident={note.incident}; action={note.action}" for note in notes][:MOST_NOTES]
+    told = list(dict.fromkeys(f"{note.kind}; incident={note.incident}; action={note.action}" for note in notes))
+    told = told[:MOST_NOTES]
     return (HEADER, ", ".join(told).encode("ascii", "replace")) if told else None
 
 

@@ -240,7 +240,7 @@ class Answering:
                 return True
         body = b"".join(pieces)
         answer = WholeAnswer(self._watch, self._parts.settings)
-        out = answer.read_or_pass(body, may_retry=may_retry)
+        out = await answer.read_or_pass(body, may_retry=may_retry)
         if answer.retry is not None:
             self.ending = Ending.STOPPED
             return False

@@ -33,7 +33,8 @@ class ProxyApp:
 
     async def _http(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == HEALTH:
-            await _answer(send, 503 if self.parts.draining else 200, b'{"status":"ok"}')
+            draining = self.parts.draining
+            await _answer(send, 503 if draining else 200, b'{"status":"draining"}' if draining else b'{"status":"ok"}')
             return
         if (refusal := self._refusal(scope)) is not None:
             await refuse(send, refusal)

@@ -12,24 +12,39 @@ from typing import Any
 
 import msgspec
 
+from checkengine.detectors.tool_calls.json_span import JsonSpan
+
 OPENING = '<tool_call>{"name": '
 BETWEEN = ', "arguments": '
 CLOSING = "}</tool_call>"
 MOST_CALLS = 1024
+MOST_WAITING = 1 << 20
+"""Characters of calls that wait for another one to be whole: beyond it no more calls are read."""
+SHORT = 64
+"""Characters up to which what is no object and no list is tried as JSON."""
 
 
 class _Call:
-    __slots__ = ("arguments", "id", "name", "opened")
+    """Whether its arguments are whole is followed as they come: they may come in 100,000 parts."""
+
+    __slots__ = ("_closed", "_length", "_span", "arguments", "id", "name", "opened")
 
     def __init__(self) -> None:
         self.id, self.name = "", ""
         self.arguments: list[str] = []
         self.opened = False
-        """Its beginning was put out."""
+        """Its beginning was put out, and with it what is in `arguments`."""
+        self._span, self._length, self._closed = JsonSpan(), 0, False
+
+    def add(self, arguments: str) -> None:
+        if not self.opened:
+            self.arguments.append(arguments)
+        self._length += len(arguments)
+        self._closed = self._closed or self._span.feed(arguments.encode("utf-8", "replace"), 0) >= 0
 
     @property
     def is_whole(self) -> bool:
-        return _whole("".join(self.arguments))
+        return self._closed or (self._length <= SHORT and _whole("".join(self.arguments)))
 
 
 class CallText:
@@ -42,10 +57,12 @@ class CallText:
         self._by_index: dict[int, _Call] = {}
         self._open: _Call | None = None
         self._waiting: deque[_Call] = deque()
+        self._waiting_length = 0
+        self._given_up = False
 
     def push(self, deltas: object) -> str:
         """Never raises: what is no tool call tells nothing."""
-        if not isinstance(deltas, list):
+        if not isinstance(deltas, list) or self._given_up:
             return ""
         return "".join(self._one(delta) for delta in deltas if isinstance(delta, dict))
 
@@ -56,7 +73,7 @@ class CallText:
     def end(self, *, cut_off: bool = False) -> str:
         """`cut_off`: the answer reached its limit, so that a call may rightly be incomplete."""
         text = ""
-        while (call := self._open) is not None:
+        while (call := self._open) is not None and not self._given_up:
             if not cut_off or call.is_whole:
                 text += self._closing(call)
             self._open = self._waiting.popleft() if self._waiting else None
@@ -73,9 +90,12 @@ class CallText:
         if call is None:
             return ""
         call.name = call.name or name
-        call.arguments += [arguments] if arguments else []
+        if arguments:
+            call.add(arguments)
         if call is self._open:
             return self._put(arguments)
+        self._waiting_length += len(arguments)
+        self._given_up = self._waiting_length > MOST_WAITING
         return self._next() if self._open is not None and self._open.is_whole else ""
 
     def _known(self, identity: str, index: int | None, name: str) -> _Call | None:
@@ -110,6 +130,7 @@ class CallText:
         assert self._open is not None
         text = self._closing(self._open)
         self._open = self._waiting.popleft() if self._waiting else None
+        self._waiting_length -= sum(map(len, self._open.arguments)) if self._open else 0
         return text + (self._put("") if self._open else "")
 
     def _put(self, arguments: str) -> str:

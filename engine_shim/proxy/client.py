@@ -4,6 +4,7 @@ nothing: no redirects, no cookies, no decompression, no proxies from the environ
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 import time
 from collections import deque
@@ -11,12 +12,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from checkengine.engine_shim.proxy.connection import ConnectError, Connection
+from checkengine.engine_shim.proxy.connection import ConnectError, Connection, ExhaustedError
 from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.engine_shim.proxy.upstream import Upstream
 
 IDLE_SECONDS = 30.0
 """For which a kept connection is used again: a request must not meet the moment in which the server closes it."""
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Answer:
@@ -108,6 +111,8 @@ class UpstreamClient:
                     ssl=secure,
                 )
         except (OSError, TimeoutError) as error:
+            if error.errno in EXHAUSTED:
+                raise ExhaustedError(type(error).__name__) from None
             raise ConnectError(type(error).__name__) from None
         return connection
 

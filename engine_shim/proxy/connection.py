@@ -24,8 +24,17 @@ class ConnectError(UpstreamError):
     """No connection: the request was never sent."""
 
 
+class ExhaustedError(UpstreamError):
+    """No connection, because this process or this machine has no sockets left."""
+
+
 class ClosedBeforeError(UpstreamError):
     """Closed or reset before a byte of an answer came."""
+
+    def __init__(self, message: str, *, was_kept: bool) -> None:
+        """`was_kept`: the connection had answered before, so that the server may have closed it without the request."""
+        super().__init__(message)
+        self.was_kept = was_kept
 
 
 class CutOffError(UpstreamError):
@@ -152,7 +161,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None and not self._complete:
             if not self._begun:
-                self._error = ClosedBeforeError("closed before the answer")
+                self._error = ClosedBeforeError("closed before the answer", was_kept=self.exchanges > 1)
             elif self._head_done and self._ends_with_connection():
                 self._complete = True
             else:

@@ -6,6 +6,7 @@ index and id. Only the fields named here are decoded; all others are passed over
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -47,6 +48,7 @@ class Chunk(msgspec.Struct):
     model: Any = None
 
 
+MOST_AGAIN = 1 << 20
 MOST_TOKENS = 1 << 40
 """Of one answer: more, or less than none, is no count."""
 
@@ -57,11 +59,42 @@ class NotReadError(Exception):
     """Not what an answer of this kind looks like: it passes without guards."""
 
 
-def chunk_of(payload: bytes | str) -> Chunk:
+def chunk_of(payload: bytes) -> Chunk:
     try:
         return _CHUNK.decode(payload)
     except (msgspec.DecodeError, RecursionError, ValueError):
+        pass
+    try:
+        return msgspec.convert(as_python_writes(payload), Chunk)
+    except (msgspec.ValidationError, RecursionError, ValueError):
         raise NotReadError from None
+
+
+def body_of(data: bytes) -> Any:
+    """Any JSON, in the form that Python takes too. Raises ValueError or RecursionError."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError):
+        return as_python_writes(data)
+
+
+def as_python_writes(data: bytes) -> Any:
+    """NaN, Infinity, numbers that no float holds and halves of surrogate pairs: no JSON, but what servers in Python
+    answer, and where logits are broken the first that they do. Raises ValueError or RecursionError."""
+    if len(data) > MOST_AGAIN:
+        raise ValueError("too long to be read a second time")
+    return _with_whole_characters(json.loads(data))
+
+
+def _with_whole_characters(value: Any) -> Any:
+    """What cannot be written as UTF-8 must not get into a label or a log."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_with_whole_characters(each) for each in value]
+    if isinstance(value, dict):
+        return {_with_whole_characters(key): _with_whole_characters(each) for key, each in value.items()}
+    return value
 
 
 class ResponseItem(msgspec.Struct):

@@ -52,6 +52,10 @@ def busy() -> ProxyError:
     return ProxyError(429, message, "rate_limit_exceeded", "rate_limit_error", retry_after=1)
 
 
+def exhausted() -> ProxyError:
+    return ProxyError(503, "the proxy has no sockets left; try again later", "exhausted", retry_after=1)
+
+
 def draining() -> ProxyError:
     return ProxyError(503, "the proxy is shutting down; try again", "not_accepting", retry_after=1)
 

@@ -17,6 +17,7 @@ from checkengine.engine_shim.proxy.connection import (
     ClosedBeforeError,
     ConnectError,
     CutOffError,
+    ExhaustedError,
     GarbageError,
     UpstreamError,
 )
@@ -186,12 +187,17 @@ class Exchange:
             answering.ending, error = Ending.STALLED, errors.stalled()
         except ProxyError:
             raise
+        except ExhaustedError:
+            # Not this upstream's fault, and no other one could be reached either.
+            answering.ending = Ending.CLIENT_GONE
+            raise errors.exhausted() from None
         except ConnectError:
             answering.ending, error = Ending.REFUSED, errors.unreachable()
-        except ClosedBeforeError:
+        except ClosedBeforeError as failure:
             answering.ending, error = Ending.REFUSED, errors.broken()
-            if not self._resent and self._operation is not Operation.OTHER:
-                # A kept connection that the server closed in the same moment: the same server is asked once more.
+            if failure.was_kept and not self._resent and self._operation is not Operation.OTHER:
+                # The server closed it in the same moment: it is asked once more. Where the connection was new it was
+                # this request, perhaps, that ended the server, and it is not to end it again.
                 self._resent = True
                 return upstream
         except UpstreamError as failure:

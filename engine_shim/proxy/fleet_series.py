@@ -64,7 +64,7 @@ class FleetSeries:
         self._queue.join()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Reads what waits."""
+        """Reads what waits, and lets go of the guards: compiled parts of them complain where they outlive Python."""
         for series, values in self._values.items():
             self._put(series, values)
         self._values = {}
@@ -73,6 +73,8 @@ class FleetSeries:
         except queue.Full:
             return
         self._thread.join(timeout)
+        if not self._thread.is_alive():
+            self._guards.clear()
 
     def _add(self, series: Series, value: float | str) -> None:
         values = self._values.setdefault(series, [])

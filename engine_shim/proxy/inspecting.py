@@ -24,6 +24,7 @@ class Inspector:
         self._framer = EventFramer(settings.max_answer_bytes)
         self._tell = unguarded
         self._is_guarding = True
+        self._told_unread = False
 
     @property
     def is_over(self) -> bool:
@@ -75,7 +76,11 @@ class Inspector:
 
     def _one(self, event: bytes) -> bytes:
         try:
-            return self._stream.push(event)
+            out = self._stream.push(event)
+            if self._stream.unread and not self._told_unread:
+                self._told_unread = True
+                self._tell("unread")
+            return out
         except Exception:
             logger.exception("guards failed on a stream; it goes on without them")
             self._give_up("failed")

@@ -126,7 +126,7 @@ class _Guarding:
             return
         assert self._watch is not None
         answer = WholeAnswer(self._watch, self._parts.settings)
-        body, status = answer.read_or_pass(b"".join(pieces)), self._start["status"]
+        body, status = await answer.read_or_pass(b"".join(pieces)), self._start["status"]
         if answer.refused is not None:
             body, status = answer.refused.body(), answer.refused.status
         headers = [each for each in self._start["headers"] if each[0] != b"content-length"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,8 @@ logger = logging.getLogger("checkengine.proxy")
 BACKLOG = 4096
 KEEP_ALIVE_SECONDS = 75
 POLL_SECONDS = 0.05
+SOCKETS_BESIDE = 256
+"""Open files beside two sockets a request: kept connections, the spool, the admin port."""
 
 
 class _Requests:
@@ -75,12 +78,29 @@ def config_of(app: Any, settings: ProxySettings) -> uvicorn.Config:
 def serve_until_signal(app: ProxyApp, announce: Callable[[str], None]) -> None:
     """Returns after a drained shutdown. Raises UserError where it cannot listen."""
     settings = app.parts.settings
+    allow_sockets(2 * settings.max_requests + SOCKETS_BESIDE)
     server = proxy_server(app, announce)
     try:
         sockets = [bound(settings.host, settings.port)]
     except OSError as error:
         raise UserError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from None
     server.run(sockets)
+
+
+def allow_sockets(wanted: int) -> None:
+    """Two a request, and those that are kept: most systems allow 1,024 until they are asked for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < wanted:
+        logger.warning(
+            "this system allows %d open files, enough for about %d requests at a time and not for the %d of "
+            "proxy.max_requests: raise the limit (ulimit -n, LimitNOFILE=)",
+            most,
+            max(0, (most - SOCKETS_BESIDE) // 2),
+            (wanted - SOCKETS_BESIDE) // 2,
+        )
 
 
 def bound(host: str, port: int) -> socket.socket:

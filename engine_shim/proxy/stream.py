@@ -7,6 +7,7 @@ the stream's end. Format: the event stream of the HTML standard (LF, CRLF or CR;
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 BLANK_LINE = re.compile(rb"(?>\r\n?|\n)(?>\r\n?|\n)")
 LINE_END = re.compile(rb"\r\n?|\n")
@@ -16,8 +17,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class EventFramer:
     def __init__(self, most_bytes: int = 1 << 22) -> None:
         self._most = most_bytes
-        self.rest = b""
-        """Bytes of an event that is not complete."""
+        self.rest = bytearray()
+        """Bytes of an event that is not complete; grown in place, because it may come in very small parts."""
 
     @property
     def is_too_long(self) -> bool:
@@ -36,19 +37,19 @@ class EventFramer:
         return self._slowly(data)
 
     def end(self) -> bytes:
-        rest, self.rest = self.rest, b""
+        rest, self.rest = bytes(self.rest), bytearray()
         return rest
 
     def _slowly(self, data: bytes) -> list[bytes]:
         # A blank line may begin in what was kept: up to three bytes before its end.
         begin = max(0, len(self.rest) - 3)
-        data = self.rest + data
-        events, last = [], 0
-        for found in BLANK_LINE.finditer(data, begin):
-            events.append(data[last : found.end()])
-            last = found.end()
-        self.rest = data[last:]
-        return events
+        self.rest += data
+        ends = [found.end() for found in BLANK_LINE.finditer(self.rest, begin)]
+        if not ends:
+            return []
+        whole = bytes(self.rest[: ends[-1]])
+        del self.rest[: ends[-1]]
+        return [whole[first:end] for first, end in pairwise([0, *ends])]
 
 
 def payload_of(event: bytes) -> bytes:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from checkengine.engine_shim.proxy import actions
 from checkengine.engine_shim.proxy.channel import Told
-from checkengine.engine_shim.proxy.dialects import DONE, DONE_EVENT, Choice, Chunk, NotReadError, as_event, chunk_of
+from checkengine.engine_shim.proxy.dialects import (
+    DONE,
+    DONE_EVENT,
+    Choice,
+    Chunk,
+    NotReadError,
+    as_event,
+    body_of,
+    chunk_of,
+)
 from checkengine.engine_shim.proxy.judging import Note
 from checkengine.engine_shim.proxy.settings import ProxySettings
 from checkengine.engine_shim.proxy.stream import payload_of
@@ -107,7 +114,7 @@ class StreamWatch:
 
     def _without(self, event: bytes, stopped: Sequence[int]) -> bytes:
         """The event without choices that are over; empty where it has no others."""
-        body = msgspec.json.decode(payload_of(event))
+        body = body_of(payload_of(event))
         body["choices"] = [each for each in body["choices"] if each.get("index", 0) not in stopped]
         return as_event(body) if body["choices"] else b""
 

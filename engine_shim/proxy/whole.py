@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 
 from checkengine.engine_shim.proxy import actions, errors
 from checkengine.engine_shim.proxy.channel import Told
-from checkengine.engine_shim.proxy.dialects import NotReadError, chunk_of, with_field
+from checkengine.engine_shim.proxy.dialects import NotReadError, body_of, chunk_of, with_field
 from checkengine.engine_shim.proxy.errors import ProxyError
 from checkengine.engine_shim.proxy.judging import Note, Verdict
 from checkengine.engine_shim.proxy.requests import Operation
@@ -39,10 +40,10 @@ class WholeAnswer:
         self._reason = settings.finish_reason
         self._tell_all = settings.annotate == "body"
 
-    def read_or_pass(self, body: bytes, *, may_retry: bool = False) -> bytes:
+    async def read_or_pass(self, body: bytes, *, may_retry: bool = False) -> bytes:
         """The body to send: the same bytes, where nobody asked for more than observing. Never raises."""
         try:
-            return self._read(body, may_retry=may_retry)
+            return await self._read(body, may_retry=may_retry)
         except NotReadError:
             self.passed = "unread"
         except Exception:
@@ -50,8 +51,8 @@ class WholeAnswer:
             self.passed = "failed"
         return body
 
-    def _read(self, body: bytes, *, may_retry: bool) -> bytes:
-        stops = self._stops(body, may_retry=may_retry)
+    async def _read(self, body: bytes, *, may_retry: bool) -> bytes:
+        stops = await self._stops(body, may_retry=may_retry)
         if self.retry is not None:
             return body
         if stops and self.watch.facts.operation is Operation.EMBEDDINGS:
@@ -61,9 +62,9 @@ class WholeAnswer:
         notes = [note for note in self.watch.notes if self._tell_all or note.is_visible]
         return with_field(body, actions.FIELD, actions.extension(notes)) if notes else body
 
-    def _stops(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
+    async def _stops(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
         if self.watch.facts.operation is Operation.RESPONSE:
-            return self._stops_of_response(body, may_retry=may_retry)
+            return await self._stops_of_response(body, may_retry=may_retry)
         if self.watch.facts.operation is Operation.EMBEDDINGS:
             return self._stops_of_vectors(body, may_retry=may_retry)
         chunk = chunk_of(body)
@@ -75,15 +76,16 @@ class WholeAnswer:
                 continue
             watched.take(choice)
             alone = self.watch.tokens if len(chunk.choices or ()) == 1 else None
-            self._settle(stops, watched, watched.end(alone), may_retry=may_retry)
+            self._settle(stops, watched, [*await read_long(watched), *watched.end(alone)], may_retry=may_retry)
         return stops
 
-    def _stops_of_response(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
+    async def _stops_of_response(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
         watched = self.watch.choice(0)
         assert watched is not None
         self.watch.usage = take_whole_response(watched, body)
         stops: dict[int, Verdict] = {}
-        self._settle(stops, watched, watched.end(self.watch.tokens), may_retry=may_retry)
+        told = [*await read_long(watched), *watched.end(self.watch.tokens)]
+        self._settle(stops, watched, told, may_retry=may_retry)
         return stops
 
     def _stops_of_vectors(self, body: bytes, *, may_retry: bool) -> dict[int, Verdict]:
@@ -110,7 +112,7 @@ class WholeAnswer:
     def _stopped(self, body: bytes, stops: dict[int, Verdict]) -> bytes:
         if self.watch.facts.operation is Operation.RESPONSE:
             return stopped_response(body)
-        answer = msgspec.json.decode(body)
+        answer = body_of(body)
         for choice in answer["choices"]:
             verdict = stops.get(choice.get("index", 0))
             if verdict is not None and verdict.finding is not None:
@@ -118,6 +120,16 @@ class WholeAnswer:
                 for holder, name in _texts(choice):
                     holder[name] = cut(holder[name], verdict.finding)
         return msgspec.json.encode(answer)
+
+
+async def read_long(choice: ChoiceWatch) -> list[Told]:
+    """All but the last slice of long texts; between two slices other requests go on."""
+    told: list[Told] = []
+    for channel in (choice.text, choice.thought, choice.calls):
+        while channel is not None and channel.waiting > 1:
+            told += channel.read(1)
+            await asyncio.sleep(0)
+    return told
 
 
 def cut(text: str, finding: TextFinding) -> str:

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from checkengine.dashboards.proxy_metrics import ProxyMetrics
+from checkengine.engine_shim.proxy.calls import CallText
+from checkengine.engine_shim.proxy.guarding import GuardMakers
+from checkengine.engine_shim.proxy.parts import ExchangeEnd
+from checkengine.engine_shim.proxy.stream import EventFramer
+from checkengine.guards.finding import Severity
+from checkengine.guards.text import TextFinding
 
 
 def raw(data: bytes, *, close: bool = True):
@@ -139,3 +149,210 @@ def test_a_forged_usage_is_no_count(rig, story, say, chat, count):
             assert (end.prompt_tokens, end.output_tokens, end.cached_tokens, end.counted) == (0, 1, 0, False)
 
     story(told())
+
+
+NO_JSON = ["NaN", "Infinity", "1e999"]
+
+
+@pytest.mark.parametrize("number", NO_JSON)
+@pytest.mark.parametrize("streamed", [True, False])
+def test_logprobs_that_are_no_json_are_read_and_stopped(rig, story, say, chat, number, streamed):
+    rows = f'{{"content":[{{"token":"a","logprob":{number},"top_logprobs":[]}}]}}'
+    logprobs = {"logprobs": "ROWS"}
+
+    def with_rows(data: bytes) -> bytes:
+        return data.replace(b'"ROWS"', rows.encode())
+
+    stream = say.events(
+        with_rows(say.chunk("one", **logprobs)), with_rows(say.chunk("two", "stop", **logprobs)), say.done
+    )
+    body = say.whole(with_rows(say.body("one two", choice=logprobs)))
+
+    async def told():
+        async with rig(stream if streamed else body) as proxy:
+            reply = await proxy.ask(chat | {"stream": streamed})
+            assert reply.status == 200
+            assert b'"finish_reason":"content_filter"' in reply.body
+            assert b"logits.nonfinite" in reply.body
+            assert proxy.observer.passed == []
+
+    story(told())
+
+
+def test_half_of_a_surrogate_pair_hides_no_text_and_breaks_no_label(rig, story, say, chat):
+    body = say.body("a LOOP", "HALF").replace(b"LOOP", b"LOOP \\ud83d").replace(b'"HALF"', b'"odd\\ud83d"')
+
+    async def told():
+        async with rig(say.whole(body), guards={"repetition": {"action": "warn"}}) as proxy:
+            assert b"repetition.loop" in (await proxy.ask(chat)).body
+            assert [reason.encode() for reason in proxy.observer.ends[-1].finish_reasons] == [b"odd?"]
+
+    story(told())
+
+
+def test_events_that_no_guard_can_read_are_counted_once_a_stream(rig, story, say, chat):
+    garbage = [b"data: {\n\n", b"data: " + b"[" * 100_000 + b"\n\n", b'data: {"choices": 7}\n\n', b"data: \xff\xfe\n\n"]
+
+    async def told():
+        async with rig(say.events(*garbage, say.chunk("fine", "stop"), say.done)) as proxy:
+            reply = await proxy.ask(chat | {"stream": True})
+            assert reply.body == b"".join([*garbage, say.chunk("fine", "stop"), say.done])
+            assert proxy.observer.passed == ["unread"]
+
+    story(told())
+
+
+def test_a_choice_of_any_number_is_a_choice_or_none(rig, story, say, chat):
+    numbers = [str(-1), "18446744073709551616", "1" + "0" * 400, "null", '"0"', "1.5", "[[]]"]
+    chunks = [say.chunk("x", index="N").replace(b'"N"', number.encode()) for number in numbers]
+
+    async def told():
+        async with rig(say.events(*chunks, say.done)) as proxy:
+            reply = await proxy.ask(chat | {"stream": True})
+            assert reply.body.startswith(b"".join(chunks))
+            assert proxy.observer.ends[-1].error is None
+
+    story(told())
+
+
+def test_a_hundred_thousand_choices_in_one_event_pass(rig, story, say, chat):
+    choices = [{"index": index, "delta": {"content": "x"}} for index in range(100_000)]
+    event = b"data: " + json.dumps({"choices": choices}).encode() + b"\n\n"
+
+    async def told():
+        async with rig(say.events(event, say.done)) as proxy:
+            assert (await proxy.ask(chat | {"stream": True})).body.startswith(event)
+
+    story(told())
+
+
+def test_a_request_that_may_have_ended_a_server_is_not_sent_to_it_again(rig, story, chat):
+    async def dies(seen, writer):
+        writer.close()
+
+    async def told():
+        async with rig(dies) as proxy:
+            assert (await proxy.ask(chat)).json["error"]["code"] == "upstream_broken"
+            assert len(proxy.upstream.seen) == 1
+
+    story(told())
+
+
+def test_a_finding_of_several_rules_is_told_once_in_a_header(rig, story, say, chat):
+    loop = {"repetition": lambda start: Twice(start.id)}
+
+    class Twice:
+        name, version = "repetition", 1
+
+        def __init__(self, identity):
+            self.identity = identity
+
+        def push(self, piece):
+            finding = TextFinding("repetition.loop", self.identity, Severity.ERROR, "repetition", {"char": 0})
+            return [finding, finding]
+
+        def end(self):
+            return []
+
+    async def told():
+        async with rig(say.whole(say.body("x")), makers=GuardMakers(loop), proxy={"annotate": "body"}) as proxy:
+            reply = await proxy.ask(chat)
+            assert reply.header(b"x-checkengine-findings").count(b"repetition.loop") == 1
+            assert "findings" not in reply.json["checkengine"]
+
+    story(told())
+
+
+def test_made_up_finish_reasons_take_no_other_reasons_place():
+    registry = CollectorRegistry()
+    metrics = ProxyMetrics(registry, lambda: 0)
+    for number in range(500):
+        metrics.ended(ExchangeEnd("r", upstream="u", status=200 + number, finish_reasons=(f"{number}" + "x" * 10_000,)))
+    metrics.unguarded("unread")
+    told = generate_latest(registry).decode()
+    assert 'checkengine_proxy_unguarded_total{reason="unread"} 1.0' in told
+    assert len(told) < 100_000
+
+
+def test_an_event_in_very_small_parts_costs_no_more_than_its_length(say):
+    framer, part = EventFramer(1 << 25), b"a" * 256
+    began = time.thread_time()
+    for _ in range(32_768):
+        framer.push(part)
+    assert framer.push(b"\n\n") == [part * 32_768 + b"\n\n"]
+    # Copied whole for each part it took a minute.
+    assert time.thread_time() - began < 10
+
+
+def test_a_call_in_very_small_parts_costs_no_more_than_its_length():
+    calls, began = CallText(), time.thread_time()
+    first = {"index": 0, "function": {"name": "x", "arguments": '{"a": "'}}
+    part = {"index": 0, "function": {"name": "x", "arguments": "y" * 10}}
+    text = calls.push([first]) + "".join(calls.push([part]) for _ in range(60_000))
+    text += calls.push([{"index": 0, "function": {"arguments": '"}'}}]) + calls.end()
+    assert json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))["arguments"]["a"] == "y" * 600_000
+    assert time.thread_time() - began < 10
+
+
+def test_calls_that_wait_for_another_without_end_are_given_up():
+    calls = CallText()
+    calls.push([{"index": 0, "id": "a", "function": {"name": "x", "arguments": '{"a": "'}}])
+    for _ in range(64):
+        assert calls.push([{"index": 1, "id": "b", "function": {"name": "y", "arguments": "z" * 65_536}}]) == ""
+    assert calls.end() == ""
+
+
+def test_other_requests_go_on_while_a_long_answer_is_read(rig, story, say, chat):
+    long, turns = say.body("word " * 60_000), []
+
+    async def by_model(seen, writer):
+        await say.whole(long if b"long" in seen.body else say.body("short"))(seen, writer)
+
+    async def others():
+        while True:
+            turns.append(time.monotonic())
+            await asyncio.sleep(0)
+
+    async def told():
+        async with rig(by_model, makers=GuardMakers({"repetition": Slow})) as proxy:
+            client = await proxy.client()
+            await client.ask(chat)
+            Slow.begun, Slow.ended = None, None
+            counting = asyncio.ensure_future(others())
+            await client.ask(chat | {"model": "long"})
+            counting.cancel()
+            assert sum(Slow.begun < turn < Slow.ended for turn in turns) >= 10
+
+    story(told())
+
+
+def test_a_long_answer_is_no_overrun_of_a_guards_budget(rig, story, say, chat):
+    async def told():
+        async with rig(say.whole(say.body("word " * 20_000)), guards={"warm_up_steps": 0}) as proxy:
+            ticks = iter(range(0, 1 << 60, 2_000_000))
+            proxy.parts.bench._cpu = lambda: next(ticks)
+            for _ in range(3):
+                await proxy.ask(chat)
+            # 2 ms for 16,384 characters, which are 4,096 tokens or so.
+            assert proxy.parts.bench.seats["repetition"].batches >= 3 * 7
+            assert proxy.parts.bench.seats["repetition"].overruns <= 3
+
+    story(told())
+
+
+class Slow:
+    """Tells when it read first and last."""
+
+    name, version = "repetition", 1
+    begun = ended = None
+
+    def __init__(self, start):
+        del start
+
+    def push(self, piece):
+        Slow.begun = Slow.begun or time.monotonic()
+        Slow.ended = time.monotonic()
+        return []
+
+    def end(self):
+        return []

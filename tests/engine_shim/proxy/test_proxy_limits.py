@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
+from contextlib import suppress
 
 import pytest
 
 from checkengine.engine_shim.proxy.allowing import Allowed
-from checkengine.engine_shim.proxy.upstream import Upstream
+from checkengine.engine_shim.proxy.server import allow_sockets
+from checkengine.engine_shim.proxy.upstream import Ending, Upstream
 from checkengine.guards.errors import UserError
 
 
@@ -101,6 +105,10 @@ def test_a_proxy_that_drains_takes_no_new_requests(rig, story, say, chat):
         async with rig(say.whole(say.body("x"))) as proxy:
             proxy.parts.draining = True
             assert (await proxy.ask(chat)).json["error"]["code"] == "not_accepting"
+            client = await proxy.client()
+            client.writer.write(b"GET /checkengine/healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            health = await client.reply()
+            assert (health.status, health.json["status"]) == (503, "draining")
 
     story(told())
 
@@ -203,3 +211,55 @@ def test_an_address_that_is_none_is_refused(url):
 )
 def test_an_address_is_taken_with_or_without_its_v1(url, wanted, name):
     assert (Upstream.of(url).url, Upstream.of(url).name) == (wanted, name)
+
+
+@pytest.fixture
+def file_limit():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield before
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_as_many_sockets_are_allowed_as_requests_need(file_limit, caplog):
+    _, hard = file_limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    allow_sockets(700)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (700, hard)
+    allow_sockets(600)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (700, hard)
+    assert not caplog.records
+
+
+def test_a_system_that_allows_too_few_sockets_is_told_at_the_start(monkeypatch, caplog):
+    set_to = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1024))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: set_to.append(limits))
+    allow_sockets(2 * 4096 + 256)
+    assert set_to == [(1024, 1024)]
+    assert "about 384 requests" in caplog.text
+    assert "ulimit -n" in caplog.text
+
+
+def test_an_upstream_is_not_blamed_where_the_proxy_has_no_sockets_left(rig, story, say, chat, file_limit):
+    held = []
+
+    async def told():
+        async with rig(say.whole(say.body("x"))) as proxy:
+            client = await proxy.client()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, file_limit[1]))
+            with suppress(OSError):
+                while True:
+                    held.append(os.dup(0))
+            reply = await client.ask(chat)
+            assert (reply.status, reply.json["error"]["code"]) == (503, "exhausted")
+            assert [outcome.ending for _, outcome in proxy.router.outcomes] == [Ending.CLIENT_GONE]
+            while held:
+                os.close(held.pop())
+            resource.setrlimit(resource.RLIMIT_NOFILE, file_limit)
+            assert (await client.ask(chat)).status == 200
+
+    try:
+        story(told())
+    finally:
+        for each in held:
+            os.close(each)

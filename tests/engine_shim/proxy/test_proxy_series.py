@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from checkengine.engine_shim.proxy.fleet_series import BATCH, MOST_MODELS, FleetSeries
 from checkengine.engine_shim.proxy.parts import ExchangeEnd
 from checkengine.guards import GuardsSettings
@@ -72,3 +74,23 @@ def test_as_many_models_are_followed_as_are_allowed() -> None:
         series.ended(end(f"m{number}", 5))
     series.close()
     assert len(kept["output_tokens"]) == MOST_MODELS
+
+
+def test_no_guard_of_a_series_outlives_its_end():
+    made = []
+
+    def make(name):
+        guard = Weak(name, {})
+        made.append(weakref.ref(guard))
+        return guard
+
+    series = FleetSeries(make, lambda model, finding: None)
+    for number in range(BATCH):
+        series.ended(end("m", number))
+    series.close()
+    assert made
+    assert all(guard() is None for guard in made)
+
+
+class Weak(Keeping):
+    """May be watched."""

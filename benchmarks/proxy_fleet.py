@@ -66,10 +66,12 @@ class Fleet:
         return found[:: 1 if number % 2 else -1]
 
     def stream(self, name: str, every: float, seconds: float) -> tuple[float, list[float], float]:
-        """CPU seconds a chunk of that process, delays of chunks, and chunks a second."""
+        """CPU seconds a chunk of that process, delays of chunks, and chunks a second. Clients do not all come at once:
+        their streams begin over the time that one stream takes, at most over half of the round."""
         place = self.places[name]
         before = place.cpu_seconds()
-        received = uvloop.run(streams(self.upstreams[name], STREAMS, body_of(CHUNKS, every=every), seconds))
+        spread = min(every * CHUNKS, seconds / 2)
+        received = uvloop.run(streams(self.upstreams[name], STREAMS, body_of(CHUNKS, every=every), seconds, spread))
         spent = (place.cpu_seconds() - before) / received.chunks
         return spent, sorted(received.delays), received.chunks / received.seconds
 

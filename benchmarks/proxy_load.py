@@ -126,15 +126,16 @@ async def one_stream(client: UpstreamClient, upstream: Upstream, body: bytes, re
                 at = data.find(MARK, end)
 
 
-async def streams(upstream: Upstream, count: int, body: bytes, seconds: float) -> Received:
-    """`count` at a time, each followed by the next, for so long."""
+async def streams(upstream: Upstream, count: int, body: bytes, seconds: float, spread: float = 0.0) -> Received:
+    """`count` at a time, each followed by the next, for so long; their beginnings lie `spread` seconds apart in all."""
     client, received, began = UpstreamClient(ProxySettings()), Received(), time.monotonic()
 
-    async def again() -> None:
+    async def again(wait: float) -> None:
+        await asyncio.sleep(wait)
         while time.monotonic() - began < seconds:
             await one_stream(client, upstream, body, received)
 
-    await asyncio.gather(*(again() for _ in range(count)))
+    await asyncio.gather(*(again(spread * number / count) for number in range(count)))
     received.seconds = time.monotonic() - began
     client.close()
     return received

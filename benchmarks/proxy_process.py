@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from checkengine.engine_shim.draining import keep_what_is_loaded
 from checkengine.engine_shim.proxy.app import ProxyApp
 from checkengine.engine_shim.proxy.server import bound, config_of
 from checkengine.engine_shim.proxy.settings import ProxySettings
@@ -79,6 +80,7 @@ async def serve(kind: str, upstream: str) -> None:
     serving = asyncio.ensure_future(server.serve([listener]))
     while not server.started:
         await asyncio.sleep(0.01)
+    keep_what_is_loaded()
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
         running = app.parts.running if isinstance(app, ProxyApp) else 0

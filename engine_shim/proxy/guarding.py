@@ -67,8 +67,16 @@ class Bench:
         """`disabled` is told of a guard that was switched off, and why."""
         self._makers, self._settings = makers, settings
         self._disabled, self._cpu = disabled, cpu_clock
+        self._texts = 0
         names = [*makers.texts, *makers.logprobs, *makers.conversations, *OWN]
         self.seats = {name: self._seat(name) for name in dict.fromkeys(names)}
+
+    def first_batch(self, batch: int) -> int:
+        """Chunks that a new text collects before it is read for the first time: half a batch to a whole one, another
+        number for each, so that streams which began together are not all read in one instant."""
+        earlier = self._texts % (batch // 2 + 1)
+        self._texts += 5
+        return batch - earlier
 
     def readers(self, only: frozenset[str] | None = None) -> list[str]:
         """Names of the active guards of text."""

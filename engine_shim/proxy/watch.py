@@ -48,6 +48,7 @@ class ChoiceWatch:
         """What was said, where it may be scored on a sibling."""
         self.pending = 0
         """Chunks that no guard has read."""
+        self._due = watch.bench.first_batch(watch.batch)
         self.chunks = 0
         """That said something: an estimate of its tokens."""
 
@@ -98,10 +99,10 @@ class ChoiceWatch:
 
     @property
     def is_due(self) -> bool:
-        return self.pending >= self._watch.batch
+        return self.pending >= self._due
 
     def read(self) -> list[Told]:
-        self.pending = 0
+        self.pending, self._due = 0, self._watch.batch
         told = self.text.read()
         for channel in (self.thought, self.calls):
             if channel is not None:

@@ -7,7 +7,9 @@ import json
 
 import pytest
 
+from checkengine.engine_shim.proxy.guarding import Bench, GuardMakers
 from checkengine.guards.events import ActionTaken, FindingRaised
+from checkengine.guards.settings import GuardsSettings
 
 STOPPING = {"repetition": {"action": "stop"}}
 
@@ -72,6 +74,14 @@ def test_a_stop_comes_a_batch_late_at_most(rig, story, say, chat):
             assert said == ["LOOP", "a", "b"]
 
     story(told())
+
+
+def test_streams_that_begin_together_are_read_at_different_chunks_and_never_later_than_a_batch():
+    bench = Bench(GuardMakers(), GuardsSettings())
+    first = [bench.first_batch(16) for _ in range(90)]
+    assert sorted(set(first)) == list(range(8, 17))
+    assert max(first.count(number) for number in set(first)) == 10
+    assert [bench.first_batch(1) for _ in range(3)] == [1, 1, 1]
 
 
 def test_a_stopped_choice_leaves_the_others_running(rig, story, say, chat):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -137,6 +138,7 @@ def listening(service: Service, **parts: Any) -> Iterator[DrainingServer]:
     finally:
         server.should_exit = True
         thread.join(20)
+        gc.unfreeze()
         assert not thread.is_alive()
 
 

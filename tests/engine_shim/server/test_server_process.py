@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import socket
@@ -33,6 +34,10 @@ def test_openais_client_gets_a_whole_answer(server: DrainingServer) -> None:
         assert [model.id for model in client.models.list()] == ["scripted"]
         text = client.completions.create(model="scripted", prompt="a", max_tokens=2)
         assert text.choices[0].text == "w0 w1 "
+
+
+def test_what_is_loaded_when_a_server_begins_is_passed_over_by_garbage_collections(server: DrainingServer) -> None:
+    assert gc.get_freeze_count() > len(gc.get_objects())
 
 
 def test_openais_client_gets_a_stream(server: DrainingServer) -> None:

@@ -158,11 +158,12 @@ def joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_forced_tool_calls_and_structured_output_are_parsed(pair: Pair) -> None:
-    message = pair.through.chat.completions.create(**ASKED | FORCED | {"max_tokens": 64}).choices[0].message
-    assert message.tool_calls, message
-    call = message.tool_calls[0].function
-    assert call.name == "weather"
-    assert json.loads(call.arguments)["city"] in ("Oslo", "Rome")
+    messages = [answer.choices[0].message for answer in both(pair, **FORCED, max_tokens=64)]
+    calls = [[(call.function.name, call.function.arguments) for call in each.tool_calls or ()] for each in messages]
+    # What this small model puts into the arguments is vLLM's affair.
+    assert calls[1] == calls[0]
+    assert calls[1][0][0] == "weather"
+    assert json.loads(calls[1][0][1]), messages
     asked = ASKED | {"max_tokens": 64}
     found = [
         client.chat.completions.parse(**asked, response_format=City).choices[0].message.parsed

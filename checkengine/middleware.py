@@ -6,6 +6,7 @@ vllm serve MODEL --middleware checkengine.middleware.GuardMiddleware  # vLLM
 
 from __future__ import annotations
 
+import atexit
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,13 @@ class GuardMiddleware:
         settings = config if isinstance(config, Settings) else load_settings(config)
         self.proxy: Proxy = assemble_proxy(settings, OneUpstream(ITSELF), registry)
         self._app = GuardedApp(app, self.proxy.app.parts)
+        # No server ends its middleware: what waits to be written would be lost.
+        atexit.register(self.close)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._app(scope, receive, send)
 
     def close(self) -> None:
-        """Write what waits and end the threads."""
+        """Write what waits and end the threads; at the end of Python without being asked."""
+        atexit.unregister(self.close)
         self.proxy.close()

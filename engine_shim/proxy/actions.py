@@ -18,11 +18,12 @@ CHUNK_OBJECTS = {Operation.CHAT: "chat.completion.chunk", Operation.COMPLETION: 
 
 def extension(notes: Sequence[Note]) -> dict[str, Any]:
     """Kinds and incidents; the deepest first, and by itself where it is the only one."""
-    first, notes = notes[0], list(dict.fromkeys(notes))
+    first = notes[0]
     found: dict[str, Any] = {"kind": first.kind, "incident": first.incident, "action": first.action}
-    if len(notes) > 1:
+    told = list(dict.fromkeys((note.kind, note.incident, note.choice) for note in notes))
+    if len(told) > 1:
         found["findings"] = [
-            {"kind": note.kind, "incident": note.incident, "choice": note.choice} for note in notes[:MOST_NOTES]
+            {"kind": kind, "incident": incident, "choice": choice} for kind, incident, choice in told[:MOST_NOTES]
         ]
     return found
 

@@ -15,6 +15,9 @@ from checkengine.engine_shim.proxy.parts import ProxyParts
 HEALTH = "/checkengine/healthz"
 """The only address of its own beside the upstream's; metrics and switches are on another port."""
 
+REFUSED_METHODS = frozenset({"TRACE", "CONNECT"})
+"""An answer to TRACE holds the request's headers, and with them the token that only the upstream is to know."""
+
 
 class ProxyApp:
     """Pure ASGI: a middleware of Starlette's kind would hide that a client has left."""
@@ -46,6 +49,8 @@ class ProxyApp:
         parts, raw_path = self.parts, scope["raw_path"]
         if not raw_path.startswith(b"/"):
             return errors.bad_path()
+        if scope["method"] in REFUSED_METHODS:
+            return errors.bad_method()
         if not self._allowed(raw_path):
             return errors.not_allowed()
         if parts.draining:

@@ -43,6 +43,10 @@ def not_allowed() -> ProxyError:
     return ProxyError(404, "no such address here (proxy.allow)", "not_found", INVALID)
 
 
+def bad_method() -> ProxyError:
+    return ProxyError(405, "this method is not passed on", "method_not_allowed", INVALID)
+
+
 def bad_path() -> ProxyError:
     return ProxyError(400, "the request's target is no path", "bad_request", INVALID)
 

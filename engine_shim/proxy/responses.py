@@ -23,6 +23,8 @@ TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
 THOUGHT = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
 CALL = "response.function_call_arguments.delta"
 ADDED = "response.output_item.added"
+MOST_SAID = 1 << 20
+"""Characters of an answer that are kept, for the answer as a whole that a stop ends with."""
 ENDS = {"response.completed": "stop", "response.incomplete": "length", "response.failed": "error"}
 
 
@@ -37,6 +39,7 @@ class ResponseStreamWatch:
         self._response: dict[str, Any] = {}
         self._number = 0
         self._said: list[str] = []
+        self._said_length = 0
 
     def push(self, event: bytes) -> bytes:
         payload = payload_of(event)
@@ -91,7 +94,9 @@ class ResponseStreamWatch:
     def _take(self, choice: ChoiceWatch, found: ResponseEvent) -> None:
         delta = found.delta
         if found.type in TEXT and isinstance(delta, str):
-            self._said.append(delta)
+            if self._said_length < MOST_SAID:
+                self._said.append(delta)
+                self._said_length += len(delta)
             choice.say(delta)
         elif found.type in THOUGHT and isinstance(delta, str):
             choice.think(delta)

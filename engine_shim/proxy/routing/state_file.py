@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +37,12 @@ class StateFile:
             with self.path.open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
         except FileNotFoundError:
+            folder = next(each for each in self.path.absolute().parents if each.exists())
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise UserError(
+                    f"{self.path} cannot be written, and a restart would forget who is held out: {folder} is not "
+                    "writable for this process; change its owner, or proxy.routing.state_file"
+                ) from None
             return {}
         except OSError as error:
             raise UserError(f"{self.path} cannot be read: {one_line(str(error))}") from None

@@ -154,3 +154,14 @@ def test_pipelined_requests_are_answered_in_their_order(rig, story, say):
                 assert (await client.reply()).body == b"/v1/%d" % each
 
     story(told())
+
+
+def test_no_method_has_the_proxys_own_token_sent_back(rig, story, say):
+    async def told():
+        async with rig(say.whole(b"{}"), proxy={"upstream_token": "secret"}) as proxy:
+            client = await proxy.client()
+            client.writer.write(b"TRACE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await client.reply()).status == 405
+            assert proxy.upstream.seen == []
+
+    story(told())

@@ -151,6 +151,33 @@ def test_a_forged_usage_is_no_count(rig, story, say, chat, count):
     story(told())
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer_that_is_cut_at_any_byte_never_looks_whole(rig, story, say, chat, streamed):
+    events = [say.chunk("one "), say.chunk("two", "stop"), say.done]
+    body = say.body("one two")
+    whole = b"".join([say.head, *(b"%x\r\n%s\r\n" % (len(each), each) for each in events), b"0\r\n\r\n"])
+    data = whole if streamed else OK + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    sent = 0
+
+    async def cut(seen, writer):
+        writer.write(data[:sent])
+        await writer.drain()
+        writer.close()
+
+    async def told():
+        nonlocal sent
+        async with rig(cut) as proxy:
+            for sent in range(0, len(data), 3 if streamed else 1):
+                reply = await proxy.ask(chat | {"stream": streamed})
+                told = reply.status == 502 or b'"upstream_broken"' in reply.body
+                assert told, data[:sent]
+                assert proxy.observer.ends[-1].error == "upstream_broken"
+            sent = len(data)
+            assert (await proxy.ask(chat | {"stream": streamed})).whole
+
+    story(told())
+
+
 NO_JSON = ["NaN", "Infinity", "1e999"]
 
 
@@ -248,8 +275,8 @@ def test_a_finding_of_several_rules_is_told_once_in_a_header(rig, story, say, ch
             self.identity = identity
 
         def push(self, piece):
-            finding = TextFinding("repetition.loop", self.identity, Severity.ERROR, "repetition", {"char": 0})
-            return [finding, finding]
+            levels = (Severity.WARNING, Severity.ERROR)
+            return [TextFinding("repetition.loop", self.identity, each, "repetition", {"char": 0}) for each in levels]
 
         def end(self):
             return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,12 @@ def test_a_damaged_state_file_is_refused_with_one_clear_error(tmp_path: Path, da
     path.write_bytes(damage)
     with pytest.raises(UserError, match=r"state\.json is not a state of the routing .*delete it"):
         UpstreamRouter(upstreams("a"), RoutingSettings(state_file=path))
+
+
+def test_a_state_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(UserError, match=r"state\.json cannot be written.*is not writable"):
+        UpstreamRouter(upstreams("a"), RoutingSettings(state_file=tmp_path / "deep" / "state.json"))
 
 
 def test_a_disk_that_takes_nothing_stops_no_request(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from checkengine.detectors.tool_calls.canonical import canonical
 Fault = Literal["invalid_json", "unknown_name", "schema_mismatch"]
 MOST_KEYWORDS = 20_000
 """Schema keywords that one call is held against: schemas that double at every level exist."""
+MOST_OF_A_REQUEST = 100_000
+"""Of all its calls together; later ones are judged no more."""
 PATTERN_SECONDS = 0.01
 LONGEST_PATTERN_TEXT = 4096
 """Characters of a text that are held against a pattern."""
@@ -48,6 +50,7 @@ class ToolSchemas:
             if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
                 self._parameters[name] = function.get("parameters")
         self._validators: dict[str, Any] = {}
+        self._left = MOST_OF_A_REQUEST
 
     def __bool__(self) -> bool:
         return bool(self._parameters)
@@ -65,7 +68,9 @@ class ToolSchemas:
         return "schema_mismatch" if self._mismatch(name, schema, arguments) else None
 
     def _mismatch(self, name: str, schema: Mapping[str, Any], arguments: Any) -> bool:
-        _budget.left = MOST_KEYWORDS
+        budget = _budget.left = min(MOST_KEYWORDS, self._left)
+        if budget <= 0:
+            return False
         try:
             if name not in self._validators:
                 self._validators[name] = _validator(schema)
@@ -74,6 +79,8 @@ class ToolSchemas:
         except Exception:
             # A schema that is broken, endless or points elsewhere judges nobody.
             return False
+        finally:
+            self._left -= budget - _budget.left
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from checkengine.engine_shim.proxy.channel import Told
 from checkengine.engine_shim.proxy.guarding import Bench
 from checkengine.engine_shim.proxy.requests import RequestFacts
@@ -10,12 +12,15 @@ from checkengine.guards.text import Conversation
 
 MOST_MESSAGES = 400
 """Of the end of a conversation: longer ones are read from there, so that a turn does not cost more and more."""
+MOST_CALLS = 2000
+"""In these messages."""
 
 
 def told_of_conversation(key: str, identity: str, facts: RequestFacts, bench: Bench, sessions: Sessions) -> list[Told]:
     """What was not told of this conversation before. Each turn brings all earlier ones again."""
     messages = facts.turns[-MOST_MESSAGES:]
-    if not any(message.get("tool_calls") or message.get("role") == "tool" for message in messages):
+    calls = [_calls(message) for message in messages]
+    if not any(calls) or sum(calls) > MOST_CALLS:
         return []
     conversation = Conversation(identity, messages, facts.tools)
     told: list[Told] = []
@@ -29,3 +34,9 @@ def told_of_conversation(key: str, identity: str, facts: RequestFacts, bench: Be
             if sessions.is_news(key, what) if key else since_end <= 2:
                 told.append((seat.name, finding))
     return told
+
+
+def _calls(message: Mapping[str, object]) -> int:
+    """Or results of calls."""
+    calls = message.get("tool_calls")
+    return len(calls) if isinstance(calls, list) else int(bool(calls) or message.get("role") == "tool")

@@ -18,6 +18,11 @@ SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", 
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 MOST_CHOICES = 128
 MOST_STOPS = 16
+MOST_TOOLS = 1024
+"""With more nothing is known of them: eight times as many as OpenAI takes."""
+MOST_CONTAINERS, MOST_COMMAS = 500_000, 4_000_000
+"""Of a body that is read: a million empty lists take seconds, in which no token passes."""
+LARGE = 1 << 20
 
 
 class Operation(StrEnum):
@@ -93,6 +98,8 @@ class RequestFacts:
 
 def facts_of(operation: Operation, data: bytes) -> RequestFacts:
     """Never raises: what is no JSON object has no facts, and goes upstream all the same."""
+    if len(data) > LARGE and _is_too_much(data):
+        return RequestFacts(operation)
     try:
         body = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, ValueError):
@@ -107,7 +114,7 @@ def facts_of(operation: Operation, data: bytes) -> RequestFacts:
         body.get("stream") is True,
         isinstance(options, dict) and options.get("include_usage") is True,
         _count(body.get("n")),
-        _objects(body.get("tools")),
+        _tools(body.get("tools")),
         _objects(body.get("messages")),
         _stops(body.get("stop")),
         body.get("include_stop_str_in_output") is True,
@@ -115,6 +122,15 @@ def facts_of(operation: Operation, data: bytes) -> RequestFacts:
         _text(body.get("user")),
         _text(body.get("language")) or None,
     )
+
+
+def _is_too_much(data: bytes) -> bool:
+    return data.count(b"[") + data.count(b"{") > MOST_CONTAINERS or data.count(b",") > MOST_COMMAS
+
+
+def _tools(value: object) -> tuple[Mapping[str, object], ...]:
+    tools = _objects(value)
+    return tools if len(tools) <= MOST_TOOLS else ()
 
 
 def _text(value: object) -> str:

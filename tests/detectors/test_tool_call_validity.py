@@ -132,3 +132,15 @@ def test_no_schema_can_hang_or_break_the_check(name):
 )
 def test_a_schema_that_is_broken_or_of_another_dialect_judges_nobody(schema):
     assert schemas(schema).fault("f", {"a": 1}) is None
+
+
+def test_the_calls_of_one_request_share_what_slow_patterns_may_cost():
+    parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+    schemas = ToolSchemas([{"function": {"name": "f", "parameters": parameters}}])
+    assert schemas.fault("f", {"a": 1}) == "schema_mismatch"
+    began = time.thread_time()
+    for _ in range(2000):
+        assert schemas.fault("f", {"a": "a" * 4000 + "!"}) is None
+    assert time.thread_time() - began < 2
+    # What is left judges nobody, whether it would fit or not.
+    assert schemas.fault("f", {"a": 1}) is None

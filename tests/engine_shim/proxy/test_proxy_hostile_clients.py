@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 
 import pytest
+
+from checkengine.engine_shim.proxy.requests import Operation, RequestFacts, facts_of
 
 
 async def answered(client) -> bytes:
@@ -163,5 +167,50 @@ def test_no_method_has_the_proxys_own_token_sent_back(rig, story, say):
             client.writer.write(b"TRACE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await client.reply()).status == 405
             assert proxy.upstream.seen == []
+
+    story(told())
+
+
+def of(body) -> RequestFacts:
+    return facts_of(Operation.CHAT, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+EMPTY_LISTS = b'{"stream":true,"messages":[' + b"[]," * 600_000 + b"[]]}"
+MANY_NUMBERS = b'{"stream":true,"prompt":[' + b"1," * 5_000_000 + b"1]}"
+DEEP = b'{"stream":true,"messages":' + b"[" * 2_000_000
+
+
+@pytest.mark.parametrize("body", [EMPTY_LISTS, MANY_NUMBERS, DEEP], ids=["lists", "numbers", "depth"])
+def test_a_body_that_takes_seconds_to_read_is_passed_on_unread(rig, story, say, body):
+    async def told():
+        async with rig(say.whole(say.body("x"))) as proxy:
+            began = time.thread_time()
+            assert (await proxy.ask(body)).status == 200
+            assert proxy.upstream.seen[0].body == body
+            assert proxy.observer.starts[0].stream is False
+            assert time.thread_time() - began < 3
+
+    story(told())
+
+
+def test_a_long_prompt_full_of_brackets_is_read():
+    text = "if (a[0]) { b[1] = {c: 2}; } " * 50_000
+    assert "b[1] = {c: 2};" in of({"messages": [{"role": "user", "content": text}]}).prompt
+
+
+def test_of_more_tools_than_anybody_has_nothing_is_known():
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    assert len(of({"tools": [tool] * 128}).tools) == 128
+    assert of({"tools": [tool] * 100_000}).tools == ()
+
+
+def test_a_conversation_of_more_calls_than_anybody_makes_is_not_looked_back_on(rig, story, say, chat):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call] * 50_000}]
+
+    async def told():
+        async with rig(say.whole(say.body("x"))) as proxy:
+            assert (await proxy.ask(chat | {"messages": turns})).status == 200
+            assert proxy.parts.bench.seats["tool_calls"].longest < 100_000_000
 
     story(told())

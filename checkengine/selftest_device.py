@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from checkengine.detectors import row_stats
 from checkengine.figures import Figure
+from checkengine.output_file import write_output
 from checkengine.replay.find_executor import GROUP
 from checkengine.selftest import EXACT, TOLERANCE, logits_of
 
@@ -211,7 +212,7 @@ def write_log(path: Path, measured: Mapping[str, Any]) -> None:
         "",
         _conclusion(measured),
     ]
-    path.write_text("\n".join(lines) + "\n")
+    write_output(path, "\n".join(lines) + "\n", "the log")
 
 
 def _line(figure: Figure) -> str:

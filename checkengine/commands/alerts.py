@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from checkengine.output_file import write_output
+
 app = typer.Typer(help="Prometheus rules and Grafana dashboards.", no_args_is_help=True, rich_markup_mode=None)
 DASHBOARD = typer.Option("", "--dashboard", help="URL of checkengine's dashboard, for the links in alerts.")
 RUNBOOKS = typer.Option("", "--runbooks", help="URL under which the runbooks of docs/runbooks are published.")
@@ -26,7 +28,7 @@ def rules(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text)
+        write_output(output, text, "the rule file")
 
 
 @app.command("grafana")
@@ -36,5 +38,5 @@ def grafana(output: Path = typer.Option(..., "--output", help="Folder to write t
 
     output.mkdir(parents=True, exist_ok=True)
     for path, text in files().items():
-        (output / path.name).write_text(text)
+        write_output(output / path.name, text, "a dashboard")
         typer.echo(output / path.name)

@@ -84,11 +84,8 @@ def run(directory: Path, out: Path, threads: int | None, *, quiet: bool) -> Demo
 
 def write_report(result: DemoResult, out: Path) -> Path:
     from checkengine.drills.report import render
-    from checkengine.guards.errors import UserError
+    from checkengine.output_file import write_output
 
     path = out / "report.html"
-    try:
-        path.write_text(render(result), "utf-8", "backslashreplace")
-    except OSError as error:
-        raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
+    write_output(path, render(result), "the report")
     return path

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from checkengine.guards.errors import UserError
+from checkengine.output_file import write_output
 
 if TYPE_CHECKING:
     from checkengine.probing.gaps import Gaps
@@ -46,7 +47,7 @@ def residency(
     if plot is not None:
         from checkengine.probing.plot import as_svg
 
-        plot.write_text(as_svg(found))
+        write_output(plot, as_svg(found), "the plot")
     if as_json:
         typer.echo(json.dumps(found.as_json()))
     else:

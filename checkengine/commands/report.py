@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from checkengine.commands.model_option import MODEL
+from checkengine.output_file import write_output
 
 if TYPE_CHECKING:
     from checkengine.replay.report import Confidential
@@ -92,10 +93,7 @@ def write(
     )
     facts.why_not, facts.bundle = judged[1], named
     facts.commands = commands(named, facts.findings)
-    try:
-        out.write_text(render(facts, confidential), encoding="utf-8")
-    except OSError as error:
-        raise ReplayError(f"the report cannot be written to {out}: {error.strerror}") from error
+    write_output(out, render(facts, confidential), "the report", ReplayError)
 
 
 def commands(bundle: str, findings: Any) -> list[tuple[str, str]]:

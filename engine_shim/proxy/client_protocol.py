@@ -4,8 +4,9 @@ ways."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from checkengine.engine_shim.proxy import errors
 from checkengine.engine_shim.proxy.errors import INVALID, ProxyError
@@ -24,11 +25,13 @@ def protocol_of(max_header_bytes: int, head_seconds: float) -> type[HttpToolsPro
             self.refused: ProxyError | None = None
             self.in_head = False
             self.head_timer: asyncio.TimerHandle | None = None
+            self.running: RequestResponseCycle | None = None
             self._wait_for_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_waiting()
             super().connection_lost(exc)
+            self._tell_that_it_left()
 
         def data_received(self, data: bytes) -> None:
             self.unread_bytes += len(data)
@@ -78,7 +81,8 @@ def protocol_of(max_header_bytes: int, head_seconds: float) -> type[HttpToolsPro
             super().on_message_complete()
 
         def send_400_response(self, msg: str) -> None:
-            if self.cycle is not None and not self.cycle.response_complete:
+            if self.running is not None and not self.running.response_complete:
+                self._tell_that_it_left()
                 self.transport.close()
                 return
             error = self.refused or ProxyError(400, "no valid HTTP request", "bad_request", INVALID)
@@ -86,6 +90,16 @@ def protocol_of(max_header_bytes: int, head_seconds: float) -> type[HttpToolsPro
             head = b"".join(name + b": " + value + b"\r\n" for name, value in error.headers())
             self.transport.write(status + head + b"connection: close\r\n\r\n" + error.body())
             self.transport.close()
+
+        def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+            self.running = cycle
+            super()._start_asgi_task(cycle, app)
+
+        def _tell_that_it_left(self) -> None:
+            """The request that runs: uvicorn tells only the last that came, which may wait behind it."""
+            if self.running is not None and not self.running.response_complete:
+                self.running.disconnected = True
+                self.running.message_event.set()
 
         def _wait_for_head(self) -> None:
             self.head_timer = self.loop.call_later(head_seconds, self._head_did_not_come)

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from checkengine.dashboards.collector import Totals
 from checkengine.dashboards.limits import PhysicalLimit
 from checkengine.dashboards.metrics import OTHER, LabelCap, LiveNumbers, Metrics
+from checkengine.dashboards.proxy_metrics import ProxyMetrics
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.events import (
     ActionTaken,
@@ -342,6 +343,7 @@ def test_the_documentation_names_every_metric_and_no_other(metrics: Metrics) -> 
         upstreams=dict,
         notifications=dict,
     )
+    ProxyMetrics(metrics.registry, lambda: 0)
     families = text_string_to_metric_families(metrics.exposition("")[0].decode())
     there = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     documented = set(

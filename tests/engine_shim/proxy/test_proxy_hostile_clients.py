@@ -214,3 +214,30 @@ def test_a_conversation_of_more_calls_than_anybody_makes_is_not_looked_back_on(r
             assert proxy.parts.bench.seats["tool_calls"].longest < 100_000_000
 
     story(told())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("leaving", ["closes", "sends what is no HTTP"])
+def test_a_client_that_leaves_with_requests_waiting_frees_the_upstream_at_once(rig, story, say, chat, stream, leaving):
+    async def forever(seen, writer):
+        if stream:
+            writer.write(say.head)
+            await say.put(writer, say.chunk("first"))
+        await seen.gone.wait()
+
+    async def told():
+        async with rig(forever) as proxy:
+            client = await proxy.client()
+            for _ in range(3):
+                await client.send(chat | {"stream": stream})
+            seen = await proxy.upstream.request()
+            if leaving == "closes":
+                client.leave()
+            else:
+                client.writer.write(b"\x00\x01 no HTTP\r\n\r\n")
+            await asyncio.wait_for(seen.gone.wait(), 2)
+            await proxy.quiet()
+            assert len(proxy.upstream.seen) == 1
+            assert [end.error for end in proxy.observer.ends] == ["client_gone"]
+
+    story(told())

@@ -13,7 +13,9 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def proxy(
-    upstream: list[str] = typer.Option([], help="Address of an OpenAI-compatible server; may be given more than once."),
+    upstream: list[str] = typer.Option(
+        [], metavar="URL", help="Address of an OpenAI-compatible server; may be given more than once."
+    ),
     host: str | None = typer.Option(None, help="Address to listen on. Default: 127.0.0.1"),
     port: int | None = typer.Option(None, help="Port to listen on; 0 takes a free one. Default: 8100"),
     config: Path | None = typer.Option(None, help="checkengine.toml. Default: the one in the current directory"),

@@ -97,3 +97,12 @@ def test_a_finding_is_an_exemplar_that_leads_to_its_incident() -> None:
     text = proxy.controls.metrics("application/openmetrics-text")[0].decode()
     assert 'incident="inc-1"' in text
     proxy.close()
+
+
+def test_what_loading_the_guards_took_is_not_told_as_their_cost() -> None:
+    proxy = proxy_of("http://a:8000")
+    proxy.warm_up()
+    assert {
+        name: seat.nanoseconds for name, seat in proxy.bench.seats.items() if seat.nanoseconds or seat.batches
+    } == {}
+    proxy.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 from types import SimpleNamespace
 
@@ -117,3 +118,14 @@ def test_an_app_whose_answer_was_stopped_is_told_that_its_client_left(rig, story
             assert sent[-1]["body"].endswith(b"data: [DONE]\n\n")
 
     story(told())
+
+
+def test_middleware_that_nobody_closes_is_closed_at_the_end_of_python(monkeypatch):
+    waiting = []
+    monkeypatch.setattr(atexit, "register", waiting.append)
+    monkeypatch.setattr(atexit, "unregister", waiting.remove)
+    settings = Settings.model_validate({"spool": {"enabled": False}})
+    middleware = GuardMiddleware(FastAPI(), settings, CollectorRegistry())
+    assert middleware.close in waiting
+    middleware.close()
+    assert middleware.close not in waiting

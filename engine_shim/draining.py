@@ -56,9 +56,13 @@ class DrainingServer(uvicorn.Server):
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Until the end of the process: what is loaded by now is kept for good."""
+        """Until the end of the process: what is loaded by now is kept until then."""
         self._owns_process = True
-        super().run(sockets)
+        try:
+            super().run(sockets)
+        finally:
+            # Else it outlives Python's end, and compiled modules complain of each of their objects that does.
+            gc.unfreeze()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -40,6 +40,12 @@ def test_what_is_loaded_when_a_server_begins_is_passed_over_by_garbage_collectio
     assert gc.get_freeze_count() > len(gc.get_objects())
 
 
+def test_what_was_loaded_outlives_no_server(server: DrainingServer) -> None:
+    server.should_exit = True
+    assert server.ended.wait(20)
+    assert gc.get_freeze_count() == 0
+
+
 def test_openais_client_gets_a_stream(server: DrainingServer) -> None:
     with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
         chunks = list(client.chat.completions.create(**GOOD, stream=True, stream_options={"include_usage": True}))

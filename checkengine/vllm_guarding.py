@@ -131,7 +131,13 @@ def counted(bus: EventBus) -> MetricsPage | None:
     metrics = Metrics(registry, __version__)
     bus.subscribe(metrics.handle, name="metrics")
     folder = os.environ.get(PAGES)
-    return MetricsPage(registry, folder) if folder and MULTIPROCESS not in os.environ else None
+    if not folder or MULTIPROCESS in os.environ:
+        return None
+    try:
+        return MetricsPage(registry, folder)
+    except OSError as error:
+        logger.error("checkengine: no metrics on /metrics: %s cannot be made (%s)", folder, error.strerror)
+        return None
 
 
 def vocabulary_of(config: Any) -> Vocabulary:

@@ -27,9 +27,10 @@ class VllmSwitches:
 
     def guards(self) -> Sequence[Mapping[str, Any]]:
         on = self._guards.enabled
-        reason = "" if on else "switched off"
+        failed = ", ".join(self._guards.failed_parts())
+        reason = "switched off" if not on else f"failed: {failed}" if failed else ""
         rows = guard_rows(self._guards.pipeline, self._guards.policy, on)
-        return [*rows, {"name": SIDECAR, "active": on, "reason": reason}]
+        return [*rows, {"name": SIDECAR, "active": not reason, "reason": reason}]
 
     def switch_guard(self, name: str, action: str) -> None:
         """Raises KeyError for a guard that is not there."""

@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import tempfile
-from functools import cache
 from typing import Any
 
 from prometheus_client import REGISTRY
@@ -36,24 +35,47 @@ def put_guards(config: Any) -> None:
     # Made here once, so that what fails does so where nothing has been changed yet.
     for name in (WORKER, scheduler):
         getattr(classes, name.rpartition(".")[2])
-    share_metrics()
+    PAGES_OF_THIS_PROCESS.share()
     config.parallel_config.worker_cls = WORKER
     config.scheduler_config.scheduler_cls = scheduler
     logger.info("checkengine: guards are on (%s, %s)", WORKER, scheduler)
 
 
-def share_metrics() -> None:
-    """In the process that serves `/metrics`; nothing to do where several share prometheus-client's own folder."""
-    if MULTIPROCESS not in os.environ:
-        if PAGES not in os.environ:
-            os.environ[PAGES] = tempfile.mkdtemp(prefix="checkengine-metrics-")
-            atexit.register(shutil.rmtree, os.environ[PAGES], ignore_errors=True)
-        tell_metrics(os.environ[PAGES])
+class Pages:
+    """The folder through which engines that this process starts reach its `/metrics`. A folder that was inherited
+    through the environment is another process's, whose engines are none of ours."""
+
+    def __init__(self) -> None:
+        self._process, self._folder = 0, ""
+        self._collector: PagesCollector | None = None
+
+    def share(self) -> None:
+        """Nothing to do where several processes share prometheus-client's own folder. Never raises: it costs metrics,
+        not the guards."""
+        if MULTIPROCESS in os.environ:
+            return
+        os.environ.pop(PAGES, None)
+        try:
+            if self._process != os.getpid():
+                self._begin(tempfile.mkdtemp(prefix="checkengine-metrics-"))
+        except OSError as error:
+            logger.error("checkengine: no metrics on /metrics: no folder can be made for them (%s)", error)
+        else:
+            os.environ[PAGES] = self._folder
+
+    def _begin(self, folder: str) -> None:
+        if self._collector is not None:  # Of the process that this one was forked from.
+            REGISTRY.unregister(self._collector)
+        self._process, self._folder, self._collector = os.getpid(), folder, PagesCollector(folder)
+        REGISTRY.register(self._collector)
+        atexit.register(self._remove, folder, self._process)
+
+    def _remove(self, folder: str, process: int) -> None:
+        if process == os.getpid():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-@cache
-def tell_metrics(folder: str) -> None:
-    REGISTRY.register(PagesCollector(folder))
+PAGES_OF_THIS_PROCESS = Pages()
 
 
 def refuse_others(config: Any) -> None:

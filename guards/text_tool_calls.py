@@ -45,6 +45,8 @@ class TextToolCallGuard:
         found: list[TextFinding] = []
         for part in _parts(piece):
             told = self._loops.push(part.encode("utf-8", errors="surrogatepass"), self._at)
+            if (endless := self._loops.ended_endless()) is not None:
+                self._loop(found, endless)
             self._at += len(part)
             for call in self._loops.completed:
                 self._check(found, call)

@@ -72,6 +72,17 @@ class CallLoops:
             told = self._unclosed(unclosed, recogniser.unclosed_calls)
         return told or (None if recogniser.is_idle else self._open())
 
+    def ended_endless(self) -> CallReading | None:
+        """Of a call that the last piece ended: its text had repeated, which a piece that ended before it would have
+        shown."""
+        if self.recogniser.repeated_before_its_end is None:
+            return None
+        copies, since = self.recogniser.repeated_before_its_end
+        if since == self._reported_endless:
+            return None
+        self._reported_endless = since
+        return CallReading("endless", copies, since)
+
     def _open(self) -> CallReading | None:
         recogniser = self.recogniser
         copies = recogniser.repeats

@@ -50,6 +50,8 @@ class ToolCallRecogniser:
         self._start = 0
         self._completed: list[ToolCall] = []
         self._cycle = TailCycle()
+        self.repeated_before_its_end: tuple[int, int] | None = None
+        """Of a call that the last piece ended: copies of one piece of text in it, and the token in which it began."""
         self.calls = 0
         """Completed calls."""
         self.stray_closings = 0
@@ -71,7 +73,7 @@ class ToolCallRecogniser:
     @property
     def open_since(self) -> int | None:
         """Token index at which the call that is still open began."""
-        if self._dialect is None or not (self._certain or self._is_certain()):
+        if self._dialect is None or not (self._certain or self._is_certain(self._payload)):
             return None
         self._certain = True
         return self._start
@@ -90,6 +92,7 @@ class ToolCallRecogniser:
         """Takes the next token's bytes; returns the calls that it completes. `token` is its index, where some of the
         pieces before it were left out."""
         self._token = self._token + 1 if token is None else token
+        self.repeated_before_its_end = None
         if self._dialect is None and not self._tail and not self._bare_possible and not self._tags.may_begin(piece):
             return ()
         if not self._tail:
@@ -255,9 +258,16 @@ class ToolCallRecogniser:
             self._keep(data)
             return None
         payload, self._span = bytes(self._payload) + data[:end], None
+        self._look_back(data[: end - 1], payload[:-1])
         self._payload.clear()
         self._finish_value(payload)
         return data[end:]
+
+    def _look_back(self, data: bytes, payload: bytes) -> None:
+        """At the last byte before the call's end, where another cut of the text would have shown it open."""
+        self._cycle.feed(data)
+        if self._cycle.copies and (self._certain or self._is_certain(payload)):
+            self.repeated_before_its_end = self._cycle.copies, self._start
 
     def _finish_value(self, payload: bytes) -> None:
         if self._name is not None:
@@ -294,10 +304,10 @@ class ToolCallRecogniser:
         self.unclosed_calls = 0
         self._completed += found
 
-    def _is_certain(self) -> bool:
+    def _is_certain(self, payload: bytes | bytearray) -> bool:
         """An answer that merely begins like a bare call is not one until arguments appear, and one that tells of a
         tag has no call behind it."""
         if self._dialect is BARE_JSON:
-            head = bytes(self._payload[:1024])
+            head = bytes(payload[:1024])
             return b'"parameters"' in head or b'"arguments"' in head
-        return self._span is not None or (self._decided and CALL_HEAD.match(self._payload[:512]) is not None)
+        return self._span is not None or (self._decided and CALL_HEAD.match(payload[:512]) is not None)

@@ -38,6 +38,8 @@ class ToWorkers:
     """Orders for the black box."""
     off: bool = False
     """The sidecar as a whole is switched off: nothing is measured or recorded."""
+    arm: bool = False
+    """Parts that failed and went off try again."""
 
 
 def reading_of(model_runner_output: Any) -> StepReading | None:

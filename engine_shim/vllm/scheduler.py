@@ -21,6 +21,7 @@ from checkengine.engine_shim.vllm.switch_file import SIDECAR, SwitchFile
 from checkengine.engine_shim.vllm.views import Produced, produced, sequence_start, step_view
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.bus import EventBus
+from checkengine.guards.errors import UserError
 from checkengine.guards.events import ActionTaken, GuardDisabled, StepMeasured
 from checkengine.guards.finding import Finding
 from checkengine.guards.pipeline import Pipeline
@@ -69,6 +70,7 @@ class SchedulerGuards:
         self.enabled = True
         self.wanted: bool | None = None
         """What another thread wants `enabled` to be, from the next step on."""
+        self._arm_workers = False
         self.cpu_seconds = 0.0
         """CPU time of the scheduler's thread in here, since the start."""
         self._possible = PossibleActions(CAPABILITIES)
@@ -186,12 +188,20 @@ class SchedulerGuards:
         self._messages += 1
         refill = self.quarantine.handed_on(scheduler_output)
         capture = tuple([order for listener in self.listeners for order in listener.orders()])
-        attach(scheduler_output, ToWorkers(self._messages, refill, capture, not self.enabled))
+        attach(scheduler_output, ToWorkers(self._messages, refill, capture, not self.enabled, self._arm_workers))
+        self._arm_workers = False
 
     def _look_at_switches(self, switches: SwitchFile) -> None:
-        for name, switch in (switches.changed() or {}).items():
+        try:
+            changed = switches.changed() or {}
+        except UserError as error:
+            logger.error("checkengine: switches are left as they are: %s", error)
+            return
+        for name, switch in changed.items():
             if name == SIDECAR:
                 self._switch_sidecar(switch != "disable")
+            elif name not in self.pipeline.states():
+                logger.error("checkengine: %s switches %r, and there is no guard of that name", switches.path, name)
             elif switch == "disable":
                 self.pipeline.disable(name)
             else:
@@ -199,11 +209,25 @@ class SchedulerGuards:
                 self.policy.release(name)
 
     def _switch_sidecar(self, on: bool) -> None:
+        """On, what failed and went off tries again too, here and in the workers."""
+        if on:
+            self._arm_workers = True
+            for part in self._parts():
+                part.arm()
+        if on == self.enabled:
+            return
         self.enabled = on
         # Switched on again, guards begin anew with those that still run.
         for name in list(self._live):
             self._forget(name)
         logger.warning("checkengine: the sidecar is %s", "on" if on else "off")
+
+    def failed_parts(self) -> list[str]:
+        """Off after failures in a row, until the sidecar is switched on."""
+        return [part.name for part in self._parts() if part.off]
+
+    def _parts(self) -> list[Part]:
+        return [self._guarding, self._following, self._applying, self._ordering, *self._listening.values()]
 
     def _begin(self, request: Any) -> None:
         self._handles += 1

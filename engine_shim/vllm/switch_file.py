@@ -6,8 +6,10 @@ vLLM offers no way to reach a scheduler from outside; a file needs none. It says
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,10 +33,12 @@ class SwitchFile:
         self._clock = clock
         self._next = float("-inf")
         self._seen: tuple[int, int] | None = None
+        self._known: Mapping[str, Switch] = {}
 
     def changed(self) -> Mapping[str, Switch] | None:
-        """All switches, where the file is not what it was at the last look; None where it is, or is not there.
-        Raises UserError for one that makes no sense."""
+        """What was switched since the last look, at the first one all that is there; None where the file is as it was,
+        or is not there. What was put last is told in any case: it may be put twice. Raises UserError, once, for a
+        file that makes no sense."""
         now = self._clock()
         if now < self._next:
             return None
@@ -42,30 +46,46 @@ class SwitchFile:
         try:
             status = os.stat(self.path)
         except OSError:
+            self._seen, self._known = None, {}
             return None
-        known, self._seen = self._seen, (status.st_mtime_ns, status.st_ino)
-        return None if known == self._seen else self.read()
+        seen, self._seen = self._seen, (status.st_mtime_ns, status.st_ino)
+        if seen == self._seen:
+            return None
+        known, self._known = self._known, self.read()
+        last = next(reversed(self._known), None)
+        return {name: to for name, to in self._known.items() if name == last or known.get(name) != to}
 
     def read(self) -> dict[str, Switch]:
         """Empty where there is no file. Raises UserError."""
         try:
-            with self.path.open("rb") as opened:
-                found = json.loads(opened.read(MOST_BYTES))
+            found = json.loads(self._bytes())
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.path}: cannot be read: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{self.path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
         if not isinstance(found, dict) or not all(switch in get_args(Switch) for switch in found.values()):
             raise UserError(f"{self.path}: must name what is {', '.join(get_args(Switch))}")
         return found
 
     def put(self, name: str, switch: Switch) -> None:
-        """Beside what the file says already; a reader sees the old file or the new one. Raises UserError."""
+        """Beside what the file says already, and last; a reader sees the old file or the new one. Raises UserError."""
+        switches = self.read()
+        switches.pop(name, None)
+        draft = self.path.with_suffix(f".{os.getpid()}")
         try:
-            switches = {**self.read(), name: switch}
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft = self.path.with_suffix(f".{os.getpid()}")
-            draft.write_text(json.dumps(switches, indent=1))
+            draft.write_text(json.dumps({**switches, name: switch}, indent=1))
             draft.replace(self.path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
             raise UserError(f"{self.path}: cannot be written: {error.strerror}") from error
+
+    def _bytes(self) -> bytes:
+        """Without waiting: a pipe of that name would hold up every step. Raises OSError, ValueError."""
+        with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise ValueError("it is no file")
+            if len(data := opened.read(MOST_BYTES + 1)) > MOST_BYTES:
+                raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        return data

@@ -80,6 +80,8 @@ class Observer:
         self._pending = None
         orders = orders_of(scheduler_output)
         self._off = orders.off
+        if orders.arm:
+            self._arm()
         # The black box first: what is refilled is the evidence of what it is told to capture.
         if not self._off:
             self._tell("between_steps", worker, scheduler_output)
@@ -119,6 +121,10 @@ class Observer:
         for listener in self.listeners:
             if hasattr(listener, "close"):
                 Part(f"closing {type(listener).__name__}").run(listener.close)
+
+    def _arm(self) -> None:
+        for part in (self._measuring, self._refilling, self._loud, self._attaching, *self._parts.values()):
+            part.arm()
 
     def _fill_loud(self, worker: Any, scheduler_output: Any) -> None:
         blocks = self.loud.fresh(scheduler_output, int(worker.vllm_config.cache_config.block_size))

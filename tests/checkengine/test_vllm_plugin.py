@@ -45,7 +45,7 @@ def _as_if_vllm_were_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr(vllm_setup, "_platform", lambda: CPU)
     monkeypatch.setattr(vllm_setup, "hooks", lambda: [Hook("worker", "w", True)])
     monkeypatch.setattr(vllm_setup, "installed_version", lambda: "0.32.0")
-    monkeypatch.setattr(vllm_setup, "share_metrics", lambda: None)
+    monkeypatch.setattr(vllm_setup, "PAGES_OF_THIS_PROCESS", SimpleNamespace(share=lambda: None))
     for name in ("GuardedWorker", "GuardedScheduler", "GuardedAsyncScheduler"):
         monkeypatch.setitem(vars(vllm_classes), name, object)
 

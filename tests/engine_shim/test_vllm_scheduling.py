@@ -415,3 +415,52 @@ def test_a_switch_that_makes_no_sense_changes_nothing(scheduler: Guarded, tmp_pa
     scheduler.guards._switches = SwitchFile(tmp_path)
     scheduler.guards._switches.put("no such guard", "disable")
     assert step(scheduler, {"a": [4]}, poisoned(1, 0))[0].outputs[0].stop_reason == "checkengine:logits.nonfinite"
+
+
+def test_a_switch_for_a_guard_that_is_not_there_does_not_hold_up_the_others(
+    scheduler: Guarded, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    running(scheduler, "a")
+    assert scheduler.guards is not None
+    scheduler.guards._switches = SwitchFile(tmp_path)
+    scheduler.guards._switches.put("no such guard", "disable")
+    scheduler.guards._switches.put("nonfinite", "disable")
+    assert step(scheduler, {"a": [4]}, poisoned(1, 0))[0].outputs[0].stop_reason is None
+    assert "there is no guard of that name" in caplog.text
+
+
+def test_every_broken_switch_file_is_told_in_one_line_and_a_good_one_counts_again(
+    scheduler: Guarded, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    running(scheduler, "a")
+    switches = SwitchFile(tmp_path)
+    assert scheduler.guards is not None
+    scheduler.guards._switches = switches
+    for content in ("{", "[]"):
+        switches.path.write_text(content)
+        switches._seen, switches._next = None, 0.0
+        step(scheduler, {"a": [4]}, poisoned(1))
+    assert caplog.text.count("switches are left as they are") == 2
+    assert "Traceback" not in caplog.text
+    switches.path.write_text('{"nonfinite": "disable"}')
+    switches._seen, switches._next = None, 0.0
+    assert step(scheduler, {"a": [4]}, poisoned(1, 0))[0].outputs[0].stop_reason is None
+
+
+def test_parts_that_failed_and_went_off_try_again_when_the_sidecar_is_switched_on(
+    scheduler: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(scheduler, "a")
+    guards = scheduler.guards
+    assert guards is not None
+    switches = guards._switches = SwitchFile(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(guards, "_guard", None)
+        for _ in range(3):
+            step(scheduler, {"a": [4]}, poisoned(1))
+    assert guards.failed_parts() == ["the guards in vLLM"]
+    switches.put("sidecar", "rearm")
+    switches._next = 0.0
+    assert step(scheduler, {"a": [4]}, poisoned(1, 0))[0].outputs[0].stop_reason == "checkengine:logits.nonfinite"
+    assert orders_of(scheduler.next).arm, "workers hear it with the message"
+    assert guards.failed_parts() == []

@@ -48,12 +48,28 @@ def guarded_configuration(create: Any) -> Any:
                 from checkengine.vllm_setup import put_guards
 
                 put_guards(config)
-            except Exception:
-                logger.exception("checkengine: this vLLM cannot be guarded; it serves without guards")
+            except Exception as error:
+                tell_unguarded(error)
         return config
 
     create_engine_config.checkengine = True  # type: ignore[attr-defined]
     return create_engine_config
+
+
+def tell_unguarded(error: Exception) -> None:
+    """A line for each fault of the user's, a traceback for one of ours."""
+    if not told_to_users(error):
+        logger.error("checkengine: this vLLM cannot be guarded; it serves without guards", exc_info=error)
+        return
+    logger.error("checkengine: NO GUARDS, vLLM serves without them:")
+    for line in str(error).splitlines():
+        logger.error("checkengine: %s", line)
+
+
+def told_to_users(error: Exception) -> bool:
+    from checkengine.guards.errors import UserError
+
+    return isinstance(error, UserError)
 
 
 def wanted(additional_config: Any) -> bool:

@@ -15,6 +15,7 @@ from checkengine.config import FILE_VARIABLE, load_settings
 from checkengine.dashboards.metric_pages import PagesCollector
 from checkengine.dashboards.metrics import MULTIPROCESS
 from checkengine.engine_shim.vllm.versions import hooks, installed_version, missing, tell
+from checkengine.guards.errors import UserError
 from checkengine.vllm_plugin import ASYNC_SCHEDULER, KEY, PAGES, SCHEDULER, WORKER
 
 logger = logging.getLogger("vllm.checkengine")
@@ -79,14 +80,14 @@ PAGES_OF_THIS_PROCESS = Pages()
 
 
 def refuse_others(config: Any) -> None:
-    """A worker or scheduler of the user's own is not replaced. Raises RuntimeError, which is told and costs guards."""
+    """A worker or scheduler of the user's own is not replaced. Raises UserError, which is told and costs guards."""
     from checkengine.vllm_classes import worker_name
 
     own = config.parallel_config.worker_cls
     if own not in (WORKER, worker_name(_platform())):
-        raise RuntimeError(f"--worker-cls {own} is not vLLM's own: derive it from checkengine.vllm_classes.Worker")
+        raise UserError(f"--worker-cls {own} is not vLLM's own: derive it from checkengine.vllm_classes.Worker")
     if config.scheduler_config.scheduler_cls not in (None, SCHEDULER, ASYNC_SCHEDULER):
-        raise RuntimeError("--scheduler-cls is not vLLM's own: derive it from checkengine.vllm_classes.Scheduler")
+        raise UserError("--scheduler-cls is not vLLM's own: derive it from checkengine.vllm_classes.Scheduler")
 
 
 def _platform() -> Any:

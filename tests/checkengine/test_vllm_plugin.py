@@ -85,10 +85,21 @@ def test_the_flag_may_name_the_configuration_file(monkeypatch: pytest.MonkeyPatc
 def test_a_configuration_that_cannot_be_used_costs_the_guards_and_not_the_engine(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "checkengine.toml").write_text("[guards.salad]\naction = 'loudly'\n")
+    (tmp_path / "checkengine.toml").write_text("[guards.salad]\naction = 'loudly'\nwndow = 3\n")
+    assert classes(created(configuration({"checkengine": True}))) == (CPU_WORKER, None)
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == "checkengine: NO GUARDS, vLLM serves without them:"
+    assert [("line 2" in line, "line 3" in line) for line in told[1:]] == [(True, False), (False, True)]
+    assert "Traceback" not in caplog.text, "one line for each fault"
+
+
+def test_a_failure_of_our_own_costs_the_guards_and_is_told_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(vllm_setup, "load_settings", None)
     assert classes(created(configuration({"checkengine": True}))) == (CPU_WORKER, None)
     assert "cannot be guarded" in caplog.text
-    assert "loudly" in caplog.text
+    assert "put_guards" in caplog.text
 
 
 def test_a_worker_of_the_user_s_own_is_not_replaced(caplog: pytest.LogCaptureFixture) -> None:

@@ -439,7 +439,7 @@ def test_every_broken_switch_file_is_told_in_one_line_and_a_good_one_counts_agai
     for content in ("{", "[]"):
         switches.path.write_text(content)
         switches._seen, switches._next = None, 0.0
-        step(scheduler, {"a": [4]}, poisoned(1))
+        step(scheduler, {"a": [4]}, healthy(1))
     assert caplog.text.count("switches are left as they are") == 2
     assert "Traceback" not in caplog.text
     switches.path.write_text('{"nonfinite": "disable"}')
@@ -457,7 +457,7 @@ def test_parts_that_failed_and_went_off_try_again_when_the_sidecar_is_switched_o
     with monkeypatch.context() as patched:
         patched.setattr(guards, "_guard", None)
         for _ in range(3):
-            step(scheduler, {"a": [4]}, poisoned(1))
+            step(scheduler, {"a": [4]}, healthy(1))
     assert guards.failed_parts() == ["the guards in vLLM"]
     switches.put("sidecar", "rearm")
     switches._next = 0.0

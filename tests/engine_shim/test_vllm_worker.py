@@ -240,6 +240,25 @@ def test_a_listener_that_raises_is_left_out_after_three_times_and_serving_goes_o
     assert made.ended
 
 
+def test_a_listener_that_went_off_is_tried_again_when_the_scheduler_says_so() -> None:
+    calls: list[str] = []
+
+    class Mended:
+        def raw_logits(self, worker: Any, logits: torch.Tensor) -> None:
+            calls.append("logits")
+            if len(calls) <= 3:
+                raise RuntimeError("broken")
+
+    made = worker(V1Runner(logits_with_nan(1, 0), ["a"]), lambda: Observer(None, [Mended()]))  # type: ignore[list-item]
+    for _ in range(5):
+        step(made)
+    assert len(calls) == 3
+    message = SimpleNamespace()
+    attach(message, ToWorkers(arm=True))
+    made.execute_model(message)
+    assert len(calls) == 4
+
+
 def test_a_worker_whose_configuration_cannot_be_read_measures_with_defaults() -> None:
     def broken() -> Observer:
         raise OSError("no such file")

@@ -68,6 +68,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory, switches: Switches) ->
         "CHECKENGINE_GUARDS__IGNORED_STOP__ACTION": "stop",
         "CHECKENGINE_GUARDS__REPETITION__ACTION": "stop",
         "CHECKENGINE_CAPTURE__ENABLED": "false",
+        # One engine is stopped many times in few minutes, which is what the brake is for.
+        "CHECKENGINE_BRAKE__MINIMUM_STOPPED": "1000",
     }
 
 

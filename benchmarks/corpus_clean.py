@@ -6,6 +6,7 @@ audit judges them; on every tenth a finding is pinned, so that the judge makes e
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections import Counter
@@ -72,6 +73,7 @@ def judged_until(windows: int, most_seconds: float, processes: int | None) -> Cl
 
 def judged_load(seed: int) -> Clean:
     """One load, served to its end; each of its windows is judged while the engine waits."""
+    gc.collect()  # the engine before holds its memory in a cycle
     seen, random = Clean(), np.random.default_rng(seed)
     engine, shim = embed(model(), tiny_tokenizer(), settings_of(LOAD))
     assert shim is not None

@@ -62,10 +62,10 @@ class Obedience:
                 raise UserError(f"nothing here obeys {order.subject!r}")
 
     def _guard(self, name: str, state: str) -> None:
+        known = {str(guard["name"]) for guard in self._switches.guards()} - {SIDECAR}
+        if name not in known:
+            raise UserError(f"there is no guard {name[:80]!r}")
         if state in ("act", "observe"):
-            known = {str(guard["name"]) for guard in self._switches.guards()} - {SIDECAR}
-            if name not in known:
-                raise UserError(f"there is no guard {name[:80]!r}")
             own = self._configured(name)
             acting = own if own in ("stop", "retry") else ACTING
             self._policy.set_action(name, acting if state == "act" else "observe")

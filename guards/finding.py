@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
 
 
 class Severity(IntEnum):
@@ -60,7 +59,7 @@ class Finding:
     """Index into the sequence's output tokens of the first bad token (0 is the first output token)."""
     guard: str
     version: int = 1
-    evidence: Mapping[str, float | int | bool] = field(default_factory=lambda: MappingProxyType({}))
+    evidence: Mapping[str, float | int | bool] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:

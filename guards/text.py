@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Protocol
 
 from checkengine.guards.finding import Severity, cause_rank
@@ -41,7 +40,7 @@ class TextFinding:
     at: Mapping[str, float | int]
     """One of {"char": n}, {"token": n}, {"message": n}, {"t": seconds}."""
     version: int = 1
-    evidence: Mapping[str, float | int | bool | str] = field(default_factory=lambda: MappingProxyType({}))
+    evidence: Mapping[str, float | int | bool | str] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:

@@ -21,6 +21,7 @@ from checkengine.engine_shim.auditing import AuditSteps
 from checkengine.engine_shim.background import BackgroundWorker
 from checkengine.engine_shim.capture_counts import CaptureCounts
 from checkengine.engine_shim.cloning import Budget, take_capture
+from checkengine.engine_shim.spool import as_number
 from checkengine.engine_shim.vllm.auditing import AuditMaker, ProcessAuditor
 from checkengine.engine_shim.vllm.carried import StepReading, orders_of
 from checkengine.engine_shim.vllm.cpu_cache import packed_cache
@@ -56,9 +57,22 @@ class CaptureOrder:
     level: Level | None = None
     """None: as `[capture] level` says."""
 
+    def __post_init__(self) -> None:
+        """vLLM sends it to other processes in a message of its own, and dies where that cannot be packed."""
+        object.__setattr__(self, "findings", tuple(sendable(each) for each in self.findings))
+        if self.counted_as is not None:
+            object.__setattr__(self, "counted_as", sendable(self.counted_as))
+
     @property
     def trigger(self) -> tuple[Finding, ...]:
         return self.findings or ((self.counted_as,) if self.counted_as is not None else ())
+
+
+def sendable(finding: Finding) -> Finding:
+    """Of built-in types; evidence that is no number is left out."""
+    told = {str(name): as_number(value) for name, value in finding.evidence.items()}
+    evidence = {name: value for name, value in told.items() if type(value) in (bool, int, float)}
+    return replace(finding, sequence=str(finding.sequence), evidence=evidence)
 
 
 class BlackBox:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from checkengine.vllm_setup import Pages
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CollectorRegistry]:
+def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CollectorRegistry:
     """The one that this process serves."""
     served = CollectorRegistry()
     monkeypatch.setattr(vllm_setup, "REGISTRY", served)
@@ -26,7 +25,7 @@ def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Collec
     monkeypatch.setenv(PAGES, "")
     monkeypatch.delenv(PAGES)
     monkeypatch.delenv(MULTIPROCESS, raising=False)
-    yield served
+    return served
 
 
 def engine_core(folder: str, stops: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,6 +163,7 @@ def test_an_order_switches_a_guard_off_and_on_and_the_register_shows_that_it_was
     core.order(4, "guard", "nonfinite", state="on")
     assert core.guards.pipeline.states()["nonfinite"].active
     core.order(5, "guard", "nonsense", state="off")
+    assert core.registered._watch.refused == {5: "there is no guard 'nonsense'"}
     core.registered._reporter.tell()
     told = core.told("replica")[-1]
     assert (told["applied"], told["guards"]["nonfinite"]["active"]) == (5, True)
@@ -184,6 +186,7 @@ def test_an_armed_condition_sends_one_order_for_a_capture_to_the_workers(core: C
     (order,) = [order for capture in asked for order in capture]
     assert isinstance(order, CaptureOrder)
     assert (order.trigger[0].sequence, order.level, order.findings) == ("b", "L1", ())
+    assert ForkingPickler.dumps(order), "vLLM packs its message for the workers' processes"
     assert order.armed == core.armed.armings.active(0)[0].identifier
     core.order(2, "capture", "c", state="disarm")
     assert not core.armed.armings

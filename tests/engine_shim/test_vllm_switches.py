@@ -35,7 +35,7 @@ def test_a_change_is_told_once_and_looked_for_once_a_second(tmp_path: Path) -> N
     file.put("sidecar", "disable")
     clock.now = 3.0
     assert file.changed() == {"sidecar": "disable"}
-    assert SwitchFile(tmp_path).changed() == {"salad": "disable", "sidecar": "disable"}, "all of it at an engine's start"
+    assert SwitchFile(tmp_path).changed() == {"salad": "disable", "sidecar": "disable"}, "all of it at a start"
 
 
 def test_what_was_switched_earlier_is_not_switched_again_by_a_later_switch(tmp_path: Path) -> None:

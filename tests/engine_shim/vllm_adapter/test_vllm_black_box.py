@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from checkengine.benchmarks.vllm_traffic import Message, Traffic
@@ -64,6 +66,7 @@ class Run:
     def __init__(self, seed: int, late: int, write: Any = None) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.caches = [torch.randn(BLOCKS, HEADS, SIZE, 2 * DIM, generator=generator) for _ in range(LAYERS)]
+        self.at_start = [cache.clone() for cache in self.caches]
         self.worker = worker_of([Layer(cache) for cache in self.caches])
         self.traffic, self.late = Traffic(seed, SIZE, BLOCKS), late
         self.captures: list[Capture] = []
@@ -117,6 +120,7 @@ def slots_of(caches: list[torch.Tensor], blocks: np.ndarray) -> dict[str, torch.
 
 
 @settings(max_examples=25, deadline=None)
+@example(seed=8174, late=0, steps=20, refilling=False)  # Back to before the first step.
 @given(seed=st.integers(0, 10**6), late=st.integers(0, 2), steps=st.integers(20, 60), refilling=st.booleans())
 def test_a_capture_holds_memory_as_the_last_recorded_step_left_it_and_leads_back_byte_for_byte(
     seed: int, late: int, steps: int, refilling: bool
@@ -139,7 +143,7 @@ def test_a_capture_holds_memory_as_the_last_recorded_step_left_it_and_leads_back
     assert first is not None
     assert first <= last - 8 + late
     before = capture.memory_at(first)
-    for name, tensor in slots_of(run.after[first - 1], image.blocks).items():
+    for name, tensor in slots_of(run.after[first - 1] if first else run.at_start, image.blocks).items():
         assert torch.equal(before.tensors[name], tensor)
     assert build_window(capture).exact_from == "undo"
 
@@ -276,3 +280,12 @@ def test_steps_are_recorded_again_when_requests_from_before_a_gap_have_ended(cap
     before = capture.memory_at(first)
     for name, tensor in slots_of(run.after[first - 1 + unseen], before.blocks).items():
         assert torch.equal(before.tensors[name], tensor)
+
+
+def test_an_order_can_be_packed_for_a_worker_s_process_whatever_a_guard_gave_as_evidence() -> None:
+    odd = {"share": np.float32(0.5), "count": 3, "a lock": threading.Lock(), "a call": lambda: 1}
+    found = Finding("text.salad", "a", Severity.ERROR, 3, 1, "salad", evidence=MappingProxyType(odd))  # type: ignore[arg-type]
+    for order in (CaptureOrder("inc-1", (found,)), CaptureOrder(None, (), counted_as=found)):
+        assert ForkingPickler.dumps(order)
+        assert order.trigger[0].evidence == {"share": 0.5, "count": 3}
+    assert ForkingPickler.dumps(Finding("drift", "a", Severity.INFO, 0, 0, "drift")), "nor does evidence by default"

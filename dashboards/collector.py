@@ -17,7 +17,7 @@ from checkengine.guards.errors import UserError
 from checkengine.replay.catalog import Catalog, CatalogError
 from checkengine.replay.catalog.ingest import forget_progress, ingest, save_progress
 from checkengine.replay.catalog.queries import progress as progress_of
-from checkengine.replay.spool_format import SUFFIX, Progress, SpoolRecord, parse_name, read_records
+from checkengine.replay.spool_format import SUFFIX, Progress, SpoolRecord, open_ordinary, parse_name, read_records
 
 logger = logging.getLogger("checkengine.collector")
 
@@ -35,7 +35,10 @@ class Lease:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "collector.lock"
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise UserError(f"{self._path} cannot be opened: {error.strerror}; make room for it there") from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -57,6 +60,8 @@ class Collected:
     damaged: int = 0
     removed: int = 0
     """Spool files that were read to their end and deleted."""
+    passed_over: int = 0
+    """Files that are no ordinary ones, or that cannot be read: neither followed nor removed."""
 
 
 @dataclass(slots=True)
@@ -101,6 +106,8 @@ class Collector:
         self._known: dict[str, Progress] = {}
         """By file, as the catalog has it: a file that has not grown costs no question."""
         self._down = False
+        self._passed_over: set[str] = set()
+        """Names of files that were told of."""
 
     def close(self) -> None:
         self._forget_catalog()
@@ -136,7 +143,10 @@ class Collector:
         done = Collected()
         for index, path in enumerate(files := self._files()):
             newest = index + 1 == len(files) or boot_of(files[index + 1]) != boot_of(path)
-            self._collect(self._catalog, path, newest, done)
+            try:
+                self._collect(self._catalog, path, newest, done)
+            except OSError as error:
+                self._pass_over(path, error.strerror or str(error), done)
         for call in self._after_round:
             call(self._catalog, self._clock())
         self.totals.last_round = self._clock()
@@ -146,6 +156,16 @@ class Collector:
     def _files(self) -> list[Path]:
         """In the order of boot and index, which is the order of their names."""
         return sorted(path for path in self._directory.glob(f"*{SUFFIX}") if parse_name(path.name))
+
+    def _pass_over(self, path: Path, why: str, done: Collected) -> None:
+        """One file's trouble keeps no other from the catalog."""
+        # What was read of it and not written is read again.
+        self._known.pop(path.name, None)
+        done.passed_over += 1
+        self.totals.failures += 1
+        if path.name not in self._passed_over:
+            self._passed_over.add(path.name)
+            logger.error("%s is passed over: %s", path, why)
 
     def _collect(self, catalog: Catalog, path: Path, newest: bool, done: Collected) -> None:
         # Asked before the last read: what a writer that is gone by now has written is there to be read.
@@ -203,8 +223,8 @@ def boot_of(path: Path) -> str:
 
 
 def is_being_written(path: Path) -> bool:
-    """A writer holds a lock on its newest file for as long as it lives."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """A writer holds a lock on its newest file for as long as it lives. OSError for what is no ordinary file."""
+    descriptor = open_ordinary(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

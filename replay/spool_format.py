@@ -10,9 +10,12 @@ exclusive flock on the newest.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -128,9 +131,18 @@ def read_records(path: Path, progress: Progress, most: int = 1000) -> list[Spool
     return records
 
 
+def open_ordinary(path: Path) -> int:
+    """A descriptor to read from. OSError for a link, a pipe (which would be waited for), a folder or a device."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no ordinary file", str(path))
+    return descriptor
+
+
 def lines(path: Path, offset: int) -> Iterator[tuple[bytes | None, int]]:
     """Whole lines without their newline, and where each ends; None for one that is longer than a line can be."""
-    with path.open("rb") as file:
+    with os.fdopen(open_ordinary(path), "rb") as file:
         file.seek(offset)
         rest, begin, overlong = b"", offset, False
         while chunk := file.read(CHUNK_BYTES):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -78,6 +80,46 @@ def test_incidents_of_the_first_release_get_causes_when_it_is_upgraded(empty_dat
     migrate(catalog.engine, "0001")
     with catalog.engine.connect() as connection:
         assert connection.execute(sa.text("SELECT id FROM incidents ORDER BY id")).scalars().all() == ["a", "b"]
+    catalog.close()
+
+
+KILLED_MIGRATION = """
+import os, signal, sys
+import sqlalchemy as sa
+from checkengine.replay.catalog.catalog import make_engine, migrate
+
+left = int(sys.argv[2])
+
+def statement(*_):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+engine = make_engine(sa.make_url(sys.argv[1]))
+sa.event.listen(engine, "before_cursor_execute", statement)
+migrate(engine, "head")
+print("done")
+"""
+
+
+@pytest.mark.parametrize("statements", [8, 20, 45])
+def test_a_migration_that_is_killed_is_finished_by_the_next_one_and_loses_no_incident(
+    empty_database_url: str, statements: int
+) -> None:
+    engine = make_engine(sa.make_url(empty_database_url))
+    migrate(engine, "0001")
+    with engine.begin() as connection:
+        columns = "id, kind, replica, first_seen, last_seen, findings, evidence, sequences, acknowledged"
+        connection.execute(sa.text(f"INSERT INTO incidents ({columns}) VALUES ('a', 'k', 'r', 1, 2, 1, 0, 1, NULL)"))
+    command = [sys.executable, "-c", KILLED_MIGRATION, empty_database_url, str(statements)]
+    killed = subprocess.run(command, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, (killed.stdout, killed.stderr)
+    migrate(engine, "head")
+    assert differences(engine) == []
+    engine.dispose()
+    catalog = Catalog.open(empty_database_url)
+    assert incident(catalog, "a").kind == "k"
     catalog.close()
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Upgrade, check and tidy the catalog.", no_args_is_help=True, rich_markup_mode=None)
 CONFIG = typer.Option(None, help="checkengine.toml. Default: the one in the current directory")
-URL = typer.Option("", help="Of the catalog, in place of [catalog] url.")
+URL = typer.Option(
+    "", "--url", "--store", help="Of the catalog, or its file's path, in place of [catalog] url; also called --store."
+)
 AS_JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
 

@@ -62,6 +62,12 @@ def test_a_catalog_of_an_older_release_is_named_by_check_and_put_right_by_upgrad
     call(db, "check")
 
 
+def test_a_catalog_is_named_as_the_dashboard_names_it() -> None:
+    call(db, "upgrade", "--store", "other.db")
+    assert call(db, "check", "--store", "other.db").endswith("at revision 0003\n")
+    assert call(db, "check", "--url", "other.db").endswith("at revision 0003\n")
+
+
 @pytest.mark.parametrize("url", ["nothere.db", "sqlite:///deep/nothere.db"])
 def test_checking_a_catalog_that_is_not_there_says_so_and_makes_none(place: Path, url: str) -> None:
     result = RUN.invoke(db, ["check", "--url", url])

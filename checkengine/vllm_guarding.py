@@ -28,6 +28,7 @@ from checkengine.engine_shim.vllm.black_box import BlackBox
 from checkengine.engine_shim.vllm.capture_orders import CaptureOrders
 from checkengine.engine_shim.vllm.loud_memory import LoudMemory
 from checkengine.engine_shim.vllm.quarantine import Quarantine
+from checkengine.engine_shim.vllm.request_ends import answered_as
 from checkengine.engine_shim.vllm.scheduler import SchedulerGuards, SchedulerListener
 from checkengine.engine_shim.vllm.seen_steps import SchedulerNotes
 from checkengine.engine_shim.vllm.switch_file import SwitchFile
@@ -105,7 +106,8 @@ def kept_requests(settings: Settings, config: Any, bus: EventBus, spool: SpoolWr
     model = str(config.model_config.served_model_name or config.model_config.model)
     told = settings.model_dump_json(include={"guards", "brake", "logits"}) + kernel_of(config)
     digest = hashlib.sha256(told.encode()).hexdigest()[:16]
-    records = RequestRecords(spool, notes, model=Path(model).name, configuration=digest)
+    name = Path(model).name
+    records = RequestRecords(spool, notes, model=name, configuration=digest, request_of=answered_as)
     bus.subscribe(records.handle, name="requests", kinds=(SequenceEnded,))
     return notes
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from checkengine.engine_shim.spool import SpoolWriter
+from checkengine.engine_shim.spool import MOST_NAME, SpoolWriter
 from checkengine.guards.action import Action
 from checkengine.guards.events import Event, SequenceEnded
 from checkengine.guards.finding import Finding
@@ -118,7 +118,10 @@ class RequestRecords:
         configuration: str = "",
         trace_of: Callable[[str], str] = lambda sequence: "",
         key: DeploymentKey | None = None,
+        request_of: Callable[[str], str] = lambda sequence: sequence.rpartition("-")[0] or sequence,
     ) -> None:
+        """`request_of` makes of a sequence's name the id that its client was answered with."""
+        self._request_of = request_of
         self._spool, self._notes, self._trace_of = spool, notes, trace_of
         self._model, self._configuration = model, configuration
         self._key = key or deployment_key()
@@ -129,7 +132,7 @@ class RequestRecords:
 
     def data(self, event: SequenceEnded) -> dict[str, Any]:
         note = self._notes.take(event.sequence)
-        request = event.sequence.rpartition("-")[0] or event.sequence
+        request = self._request_of(event.sequence)[:MOST_NAME]
         chain = self._key.digest("fingerprint chain", f"{note.chain:016x}") if note is not None else ""
         return {
             "request": request,

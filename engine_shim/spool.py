@@ -28,6 +28,8 @@ from checkengine.replay.spool_format import SpoolRecord, encode_line, file_name,
 logger = logging.getLogger("checkengine.spool")
 
 Sync = Literal["record", "second", "never"]
+MOST_NAME = 512
+"""Letters of a request's name that are told; the catalog keeps as many. Clients may choose it."""
 SPOOLED = (FindingRaised, ActionTaken, GuardDisabled, BrakePulled, BundleWritten, AuditJudged, AuditCoverage)
 """Kinds of events to subscribe `SpoolWriter.handle` to; the others are for counters only."""
 
@@ -76,7 +78,8 @@ class SpoolWriter:
     def append(self, kind: str, when: float, request: str = "", data: Mapping[str, Any] | None = None) -> None:
         with self._lock:
             self._number += 1
-            record = SpoolRecord(self.boot, self._number, kind, when, self._replica, request, data or {})
+            name = request[:MOST_NAME]
+            record = SpoolRecord(self.boot, self._number, kind, when, self._replica, name, data or {})
             try:
                 self._write(encode_line(record))
             except (OSError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,21 @@ from checkengine.guards.events import SequenceEnded
 
 REASONS = {"abort": "cancelled", "error": "engine"}
 """Of vLLM's finish reasons, those that have another name here."""
+
+
+SUFFIX = re.compile(r"-[0-9a-f]{8}")
+CHILD = re.compile(r"[0-9]+_(?=(chat)?cmpl-)")
+"""In front of each of several answers to a prompt (n > 1)."""
+PROMPT = re.compile(r"(cmpl-.+)-[0-9]+")
+"""Of /v1/completions: which of its prompts."""
+
+
+def answered_as(sequence: str) -> str:
+    """The id in the client's answer, of vLLM's internal one."""
+    name = sequence[:-9] if SUFFIX.fullmatch(sequence[-9:]) else sequence
+    name = CHILD.sub("", name, count=1)
+    found = PROMPT.fullmatch(name)
+    return found[1] if found else name
 
 
 @dataclass(frozen=True, slots=True)

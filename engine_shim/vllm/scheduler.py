@@ -21,7 +21,7 @@ from checkengine.engine_shim.vllm.switch_file import SIDECAR, SwitchFile
 from checkengine.engine_shim.vllm.views import Produced, produced, sequence_start, step_view
 from checkengine.guards.action import Action, ActionKind
 from checkengine.guards.bus import EventBus
-from checkengine.guards.errors import UserError
+from checkengine.guards.errors import UserError, one_line
 from checkengine.guards.events import ActionTaken, GuardDisabled, StepMeasured
 from checkengine.guards.finding import Finding
 from checkengine.guards.pipeline import Pipeline
@@ -31,6 +31,8 @@ from checkengine.guards.step import StepView
 logger = logging.getLogger("vllm.checkengine")
 
 CAPABILITIES = Capabilities(stop=True, quarantine=True)
+MOST_SHOWN = 120
+"""Letters of a request's name in a line of the log."""
 MOST_MEASURED = 32
 """Steps whose measures wait to be told together: each telling wakes a thread that then wants the interpreter while the
 next step runs."""
@@ -176,13 +178,13 @@ class SchedulerGuards:
             if request is not None:
                 request.resumable = False
                 request.stop_reason = self._stops[name].reason
-            logger.warning("checkengine: request %s is stopped: %s", name, self._stops[name].kind)
+            logger.warning("checkengine: request %s is stopped: %s", shown(name), self._stops[name].kind)
         scheduler.finish_requests(ended, RequestStatus.FINISHED_STOPPED)
         # Last, because taking the step's tokens has put full blocks into the prefix cache.
         for name, blocks in self._blocks.items():
             scheduler.kv_cache_manager.evict_blocks(blocks)
             self.quarantine.add(blocks)
-            logger.warning("checkengine: %d KV blocks of request %s are in quarantine", len(blocks), name)
+            logger.warning("checkengine: %d KV blocks of request %s are in quarantine", len(blocks), shown(name))
 
     def _order(self, scheduler_output: Any) -> None:
         self._messages += 1
@@ -308,6 +310,11 @@ class GuardedScheduler:
         if self.guards is not None:
             self.guards.close()
         return super().shutdown()  # type: ignore[misc]
+
+
+def shown(name: str) -> str:
+    """Of a request, for a log: a client may have chosen it."""
+    return one_line(name[:MOST_SHOWN]) + "…" * (len(name) > MOST_SHOWN)
 
 
 def made_or_none(make: Callable[[], SchedulerGuards]) -> SchedulerGuards | None:

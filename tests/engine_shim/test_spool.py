@@ -102,6 +102,7 @@ records = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(records)
 def test_a_record_survives_its_line(record: SpoolRecord) -> None:
     line = encode_line(record)
@@ -253,3 +254,10 @@ def test_a_spool_that_cannot_be_made_is_said_at_the_start(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         SpoolWriter(tmp_path / "file" / "spool")
+
+
+def test_a_request_s_name_of_any_length_takes_no_more_room_than_the_catalog_keeps(tmp_path: Path) -> None:
+    spool = SpoolWriter(tmp_path)
+    spool.append("request", 1.0, "x" * 300_000)
+    spool.close()
+    assert [record.request for record in read_all(tmp_path)] == ["x" * 512]

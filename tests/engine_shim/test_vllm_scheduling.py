@@ -17,6 +17,7 @@ import torch
 from checkengine.detectors import row_stats
 from checkengine.engine_shim.vllm.carried import StepReading, ToWorkers, attach, orders_of, reading_of
 from checkengine.engine_shim.vllm.quarantine import Quarantine
+from checkengine.engine_shim.vllm.request_ends import answered_as
 from checkengine.engine_shim.vllm.scheduler import GuardedScheduler, SchedulerGuards
 from checkengine.engine_shim.vllm.stopping import Stop, end_in
 from checkengine.engine_shim.vllm.switch_file import Switch, SwitchFile
@@ -464,3 +465,29 @@ def test_parts_that_failed_and_went_off_try_again_when_the_sidecar_is_switched_o
     assert step(scheduler, {"a": [4]}, poisoned(1, 0))[0].outputs[0].stop_reason == "checkengine:logits.nonfinite"
     assert orders_of(scheduler.next).arm, "workers hear it with the message"
     assert guards.failed_parts() == []
+
+
+def test_a_name_that_a_client_chose_writes_no_line_of_its_own_into_the_log(
+    scheduler: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "a\nERROR all is lost\x1b[31m" + "x" * 300_000
+    running(scheduler, name)
+    assert step(scheduler, {name: [4]}, poisoned(1, 0))[0].outputs[0].stop_reason == "checkengine:logits.nonfinite"
+    told = [record.getMessage() for record in caplog.records]
+    assert any("a\\nERROR all is lost\\x1b[31m" in line for line in told)
+    assert all(len(line) < 400 and line.isprintable() for line in told)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "answered"),
+    [
+        ("chatcmpl-832269e61b0fa3d6-85d79f8d", "chatcmpl-832269e61b0fa3d6"),
+        ("12_chatcmpl-832269e61b0fa3d6-85d79f8d", "chatcmpl-832269e61b0fa3d6"),
+        ("cmpl-ac8fc883db24b17e-39-0a1b2c3d", "cmpl-ac8fc883db24b17e"),
+        ("1_cmpl-ac8fc883db24b17e-0-0a1b2c3d", "cmpl-ac8fc883db24b17e"),
+        ("7", "7"),
+        ("chatcmpl-of a client's own-1-85d79f8d", "chatcmpl-of a client's own-1"),
+    ],
+)
+def test_a_complaint_is_looked_up_by_the_id_that_the_client_was_answered_with(sequence: str, answered: str) -> None:
+    assert answered_as(sequence) == answered

@@ -121,20 +121,28 @@ class Collector:
         self.try_once()
 
     def try_once(self) -> Collected | None:
-        """One round, or None where the catalog is down or the disk fails: then the spools keep what they hold."""
+        """One round, or None where the catalog is down or anything else fails: then the spools keep what they hold."""
         try:
             done = self.run_once()
         except (SQLAlchemyError, CatalogError, OSError) as error:
-            if not self._down:
-                logger.error("the catalog is down, the spools keep their records: %s", str(error).splitlines()[0])
-            self._down = True
-            self.totals.failures += 1
-            self._forget_catalog()
+            self._failed("the catalog is down, the spools keep their records: %s", first_line(error))
+            return None
+        except Exception as error:
+            self._failed(
+                "a round failed, the spools keep their records: %s: %s", type(error).__name__, first_line(error)
+            )
             return None
         if self._down:
             logger.info("the catalog is back")
         self._down = False
         return done
+
+    def _failed(self, told: str, *words: str) -> None:
+        if not self._down:
+            logger.error(told, *words, exc_info=logger.isEnabledFor(logging.DEBUG))
+        self._down = True
+        self.totals.failures += 1
+        self._forget_catalog()
 
     def run_once(self) -> Collected:
         """Read every file to its present end."""
@@ -216,6 +224,10 @@ class Collector:
         if self._catalog is not None:
             self._catalog.close()
             self._catalog = None
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def boot_of(path: Path) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 SUFFIX = ".spool"
 MOST_LINE_BYTES = 1 << 20
 CHUNK_BYTES = 4 << 20
+MOST_NUMBER = 1 << 63
 NAME = re.compile(r"(?P<boot>[0-9a-f]{16})-(?P<index>[0-9]{8})\.spool")
 
 
@@ -100,16 +101,20 @@ def decode_line(line: bytes) -> SpoolRecord | None:
         return None
     try:
         return record_of(json.loads(payload))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
 def record_of(value: Any) -> SpoolRecord:
+    """ValueError for a number or a time that no writer gives and no database takes."""
+    number, time = int(value["number"]), float(value["time"])
+    if not 0 <= number < MOST_NUMBER or not math.isfinite(time):
+        raise ValueError("a number or a time out of range")
     return SpoolRecord(
         boot=str(value["boot"]),
-        number=int(value["number"]),
+        number=number,
         kind=str(value["kind"]),
-        time=float(value["time"]),
+        time=time,
         replica=str(value["replica"]),
         request=str(value["request"]),
         data=dict(value["data"]),

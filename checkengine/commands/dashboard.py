@@ -40,14 +40,22 @@ def dashboard(
     from checkengine.config import load_settings
     from checkengine.dashboards.web.app import Given, build_app
     from checkengine.dashboards.web.auth import needs_sign_in
+    from checkengine.guards.errors import UserError
     from checkengine.replay.catalog import Catalog
-    from checkengine.replay.catalog.catalog import SETTING
+    from checkengine.replay.catalog.catalog import SETTING, is_absent, location_of
     from checkengine.web_process import serve
 
     settings = load_settings(config)
     chosen = chosen_settings(settings, host, port)
     needs_sign_in(chosen)
-    catalog = Catalog.open(store or settings.catalog.url, named="--store" if store else SETTING)
+    url, named = (settings.catalog.url, SETTING) if store is None else (store, "--store")
+    is_new = is_absent(location_of(url, named))
+    catalog = Catalog.open(url, named=named)
+    if is_new:
+        typer.echo(f"there was no catalog at {url} ({named}): a new, empty one was made", err=True)
+    for folder in bundles:
+        if not folder.is_dir():
+            raise UserError(f"--bundles {folder}: there is no such folder")
     roots = tuple(bundles) or (settings.capture.directory,)
     app = build_app(chosen, Given(catalog, roots, pieces_of))
     serve(app, chosen, catalog, roots if replay else (), announce)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Upgrade, check and tidy the catalog.", no_args_is_help=True, rich_markup_mode=None)
 CONFIG = typer.Option(None, help="checkengine.toml. Default: the one in the current directory")
 URL = typer.Option(
-    "", "--url", "--store", help="Of the catalog, or its file's path, in place of [catalog] url; also called --store."
+    None, "--url", "--store", help="Of the catalog, or its file's path, in place of [catalog] url; also called --store."
 )
 AS_JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
 
 @app.command("upgrade")
-def upgrade(config: Path | None = CONFIG, url: str = URL) -> None:
+def upgrade(config: Path | None = CONFIG, url: str | None = URL) -> None:
     """Bring the tables up to date. Processes do so themselves when they begin; this is for a moment of your own."""
     from checkengine.config import load_settings
     from checkengine.replay.catalog.health import newest_revision
@@ -32,7 +32,7 @@ def upgrade(config: Path | None = CONFIG, url: str = URL) -> None:
 
 
 @app.command("check")
-def check(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON) -> None:
+def check(config: Path | None = CONFIG, url: str | None = URL, as_json: bool = AS_JSON) -> None:
     """Is the schema the newest, the file whole, every named bundle there? Exit 1: something is wrong; 2: no catalog."""
     from checkengine.config import load_settings
     from checkengine.replay.catalog.health import examine
@@ -55,12 +55,13 @@ def check(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON)
 
 
 @app.command("vacuum")
-def vacuum(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON) -> None:
+def vacuum(config: Path | None = CONFIG, url: str | None = URL, as_json: bool = AS_JSON) -> None:
     """Delete what [catalog] keeps no longer, and give the room back. Held incidents and bundles stay."""
     from checkengine.config import load_settings
     from checkengine.replay.catalog.retention import Policy, expire, tidy
 
     settings = load_settings(config)
+    opened(url, settings, upgraded=False).close()  # one that is not there is not made
     catalog = opened(url, settings)
     gone = expire(catalog, Policy.of(settings.catalog), time.time())
     tidy(catalog)
@@ -72,9 +73,10 @@ def vacuum(config: Path | None = CONFIG, url: str = URL, as_json: bool = AS_JSON
         typer.echo(f"deleted {deleted}" if deleted else "nothing is too old")
 
 
-def opened(url: str, settings: Settings, *, upgraded: bool = True) -> Catalog:
+def opened(url: str | None, settings: Settings, *, upgraded: bool = True) -> Catalog:
     from checkengine.replay.catalog import Catalog
     from checkengine.replay.catalog.catalog import SETTING
 
-    named = "--url" if url else f"{SETTING}, or give --url"
-    return Catalog.open(url or settings.catalog.url, upgraded=upgraded, named=named)
+    if url is None:
+        return Catalog.open(settings.catalog.url, upgraded=upgraded, named=f"{SETTING}, or give --url")
+    return Catalog.open(url, upgraded=upgraded, named="--url")

@@ -32,7 +32,8 @@ def worker(
 
     settings = load_settings(config)
     wanted = tuple(target) or targets_here() or LOCAL
-    catalog = Catalog.open(store or settings.catalog.url, named="--store" if store else SETTING)
+    url, named = (settings.catalog.url, SETTING) if store is None else (store, "--store")
+    catalog = Catalog.open(url, named=named)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -48,7 +48,7 @@ class Auth:
 
     def __init__(self, settings: DashboardSettings, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
-        self.sessions = Sessions(catalog, settings.session_hours, clock)
+        self.sessions = Sessions(catalog, settings.session_hours, clock, self.token_role)
         self.required = needs_sign_in(settings)
         self.tokens = TokenFile(settings.token_file) if settings.token_file is not None else None
         self.secure = (settings.public_url or "").startswith("https://")
@@ -67,6 +67,13 @@ class Auth:
         if (person := self.sessions.person(request.cookies.get(self.session_cookie, ""))) is not None:
             return person
         return None if self.required else Person(LOCAL, Role.ADMIN, self.browser_key(request))
+
+    def token_role(self, digest: str) -> Role | None:
+        """What the token of this digest lets its holder do; None where it is in the file no more."""
+        try:
+            return self.tokens.role(digest) if self.tokens is not None else None
+        except TokenError:
+            return None
 
     def browser_key(self, request: Request) -> str:
         """Keys the forms of somebody who has not signed in: of this browser, while this process runs."""

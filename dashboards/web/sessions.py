@@ -25,9 +25,12 @@ class Sessions:
     catalog: Catalog
     hours: float
     clock: Callable[[], float]
+    token_role: Callable[[str], Role | None] = lambda digest: None
+    """What a token lets its holder do now, by its digest; None for one that is not valid any more."""
 
-    def begin(self, name: str, role: Role, subject: str = "") -> str:
-        """The cookie of a new session. PermissionError for a user who was disabled."""
+    def begin(self, name: str, role: Role, subject: str = "", token: str = "") -> str:
+        """The cookie of a new session; `token` is the digest of the one that it was begun with. PermissionError for a
+        user who was disabled."""
         now, cookie = self.clock(), secrets.token_urlsafe(COOKIE_BYTES)
         with self.catalog.writing() as session:
             session.execute(sa.delete(SessionRow).where(SessionRow.expires < now))
@@ -35,12 +38,15 @@ class Sessions:
             if user.disabled is not None:
                 raise PermissionError(name)
             row = SessionRow(id=digest_of(cookie), user_id=user.id, name=name, role=role.word, data={})
+            if token:
+                row.data = {"token": token}
             row.csrf, row.created, row.last_seen, row.expires = secrets.token_hex(32), now, now, now + 3600 * self.hours
             session.add(row)
         return cookie
 
     def person(self, cookie: str) -> Person | None:
-        """None for a cookie of no session, or of one that is over, or whose user was disabled."""
+        """None for a cookie of no session, or of one that is over, or whose user was disabled or token withdrawn. The
+        role is what the token says now."""
         if not cookie or len(cookie) > 4 * COOKIE_BYTES:
             return None
         now, identifier = self.clock(), digest_of(cookie)
@@ -53,7 +59,8 @@ class Sessions:
         if now - row.last_seen > TOUCH_SECONDS:
             with self.catalog.writing() as session:
                 session.execute(sa.update(SessionRow).where(SessionRow.id == identifier).values(last_seen=now))
-        return Person(row.name, Role.named(row.role), row.csrf, signed_in=True)
+        role = self.token_role(digest) if (digest := row.data.get("token")) else Role.named(row.role)
+        return Person(row.name, role, row.csrf, signed_in=True) if role is not None else None
 
     def end(self, cookie: str) -> None:
         with self.catalog.writing() as session:

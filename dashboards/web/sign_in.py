@@ -39,7 +39,7 @@ def router(pages: Pages, access: Access, issuer: str = "") -> APIRouter:
         holder = await run_in_threadpool(auth.try_token, form.one("token").strip(), remote_of(request))
         if holder is None:
             return form_page(request, target, "That token lets nobody in.", 401)
-        return await run_in_threadpool(begin, pages, holder.name, holder.role, target)
+        return await run_in_threadpool(begin, pages, holder.name, holder.role, target, token=holder.digest)
 
     @made.post("/sign-out")
     def sign_out(request: Request, acting: Acting = leaving) -> Response:
@@ -51,11 +51,11 @@ def router(pages: Pages, access: Access, issuer: str = "") -> APIRouter:
     return made
 
 
-def begin(pages: Pages, name: str, role: Role, target: str, subject: str = "") -> Response:
+def begin(pages: Pages, name: str, role: Role, target: str, subject: str = "", token: str = "") -> Response:
     """A session and its cookie: always a new one, so that nobody can have planted it."""
     sessions: Sessions = pages.auth.sessions
     try:
-        cookie = sessions.begin(name, role, subject)
+        cookie = sessions.begin(name, role, subject, token)
     except PermissionError:
         return RedirectResponse("/sign-in", 303)
     response = RedirectResponse(target, 303)

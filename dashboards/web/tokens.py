@@ -52,6 +52,10 @@ class TokenFile:
                 found = line
         return found
 
+    def role(self, digest: str) -> Role | None:
+        """Of the line with this digest. TokenError where the file is unreadable now."""
+        return next((line.role for line in self._refresh() if line.digest == digest), None)
+
     def _refresh(self) -> tuple[TokenLine, ...]:
         with self._lock:
             try:

@@ -58,7 +58,7 @@ class Catalog:
                 "pip install 'checkengine[postgres]'"
             ) from error
         except (sa.exc.SQLAlchemyError, OSError) as error:
-            words = str(error).splitlines()[0]
+            words = (str(error).splitlines() or [type(error).__name__])[0]
             raise CatalogError(
                 f"the catalog {location.render_as_string()} cannot be opened ({words}); check {named}"
             ) from error
@@ -81,6 +81,8 @@ class Catalog:
 
 def location_of(url: str | Path, named: str) -> sa.URL:
     """`postgres://` and `postgresql://` mean the driver that checkengine brings along."""
+    if not str(url):
+        raise CatalogError(f"the catalog's name is empty; write {named} as {EXAMPLE}, or the path of an SQLite file")
     if not isinstance(url, str) or "://" not in url:
         return sa.URL.create("sqlite", database=str(url))
     try:
@@ -143,6 +145,9 @@ def opening(location: sa.URL) -> Iterator[None]:
     descriptor = os.open(f"{location.database}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if is_absent(location):
+            # It names people and requests: for its owner, and SQLite gives its other files the same mode.
+            os.close(os.open(str(location.database), os.O_RDWR | os.O_CREAT, 0o600))
         yield
     finally:
         os.close(descriptor)

@@ -62,6 +62,25 @@ def test_a_catalog_of_an_older_release_is_named_by_check_and_put_right_by_upgrad
     call(db, "check")
 
 
+def test_a_mistyped_catalog_is_not_made_by_tidying_it_and_an_empty_name_is_no_default(place: Path) -> None:
+    for arguments, told in (
+        (["vacuum", "--url", "typo.db"], "there is no catalog"),
+        (["upgrade", "--url", ""], "is empty"),
+    ):
+        result = RUN.invoke(db, arguments)
+        assert isinstance(result.exception, CatalogError)
+        assert told in str(result.exception)
+    assert list(place.iterdir()) == []
+
+
+def test_a_dashboard_says_that_it_made_a_catalog_and_wants_folders_that_are_there(place: Path) -> None:
+    from checkengine.commands import dashboard
+
+    result = RUN.invoke(dashboard.app, ["--store", "typo.db", "--bundles", "nowhere", "--port", "0"])
+    assert "there was no catalog at typo.db (--store): a new, empty one was made" in result.output
+    assert str(result.exception) == "--bundles nowhere: there is no such folder"
+
+
 def test_a_catalog_is_named_as_the_dashboard_names_it() -> None:
     call(db, "upgrade", "--store", "other.db")
     assert call(db, "check", "--store", "other.db").endswith("at revision 0003\n")

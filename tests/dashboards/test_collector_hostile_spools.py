@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from crashing_collector import finding
 from checkengine.dashboards.collector import Collector
 from checkengine.engine_shim.spool import SpoolWriter
 from checkengine.guards.errors import UserError
-from checkengine.replay.catalog import Catalog
+from checkengine.replay.catalog import Catalog, CatalogError
 from checkengine.replay.catalog.models import FindingRow
 
 NAME = "00000000000000aa-00000000.spool"
@@ -85,7 +87,7 @@ ROUND_ON_A_FULL_DISK = """
 import logging, resource, signal, sys
 from pathlib import Path
 from checkengine.dashboards.collector import Collector
-from checkengine.replay.catalog import Catalog
+from checkengine.replay.catalog import Catalog, CatalogError
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 spools, database = map(Path, sys.argv[1:])
@@ -121,3 +123,62 @@ def test_a_disk_that_is_full_under_the_catalog_loses_nothing_is_told_once_and_go
     assert [line for line in told if line.startswith(("full", "room"))] == ["full: None None 2", "room: 500"]
     assert sum("the catalog is down, the spools keep their records" in line for line in told) == 1
     assert sequences(database) == 503
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '"number":Infinity',
+        '"number":1e999',
+        '"number":99999999999999999999',
+        '"number":-1',
+        '"time":NaN',
+        '"number":{}',
+    ],
+)
+def test_a_record_with_a_number_that_no_database_takes_is_damaged_and_the_others_come_in(
+    tmp_path: Path, wrong: str
+) -> None:
+    spools, database = tmp_path / "spools", tmp_path / "catalog.db"
+    written(spools)
+    (spool,) = spools.glob("*.spool")
+    first, *others = spool.read_bytes().splitlines(keepends=True)
+    field = wrong.partition(":")[0]
+    payload = re.sub(rf"{field}:[^,]+", wrong, first.split(b" ", 2)[2].decode().rstrip(), count=1).encode()
+    assert wrong.encode() in payload
+    spool.write_bytes(b"%08x %d %s\n" % (zlib.crc32(payload), len(payload), payload) + b"".join(others))
+    collector = Collector(spools, lambda: Catalog.open(database))
+    done = collector.try_once()
+    collector.close()
+    assert done is not None
+    assert (done.records, done.damaged) == (2, 1)
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), OSError(), CatalogError(""), KeyError("x")])
+def test_whatever_a_round_raises_the_collector_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    spools, database = tmp_path / "spools", tmp_path / "catalog.db"
+    written(spools)
+    failing = [error]
+
+    def after(catalog: Catalog, now: float) -> None:
+        if failing:
+            raise failing.pop()
+
+    collector = Collector(spools, lambda: Catalog.open(database), after_round=[after])
+    with caplog.at_level(logging.ERROR, logger="checkengine.collector"):
+        assert collector.try_once() is None
+        assert collector.try_once() is not None
+    collector.close()
+    assert len(caplog.records) == 1
+    assert "the spools keep their records" in caplog.text
+    assert sequences(database) == 3
+
+
+def test_a_new_catalog_is_its_owners_alone(tmp_path: Path) -> None:
+    Catalog.open(tmp_path / "catalog.db").close()
+    assert {path.name: path.stat().st_mode & 0o077 for path in tmp_path.glob("catalog.db*")} == {
+        "catalog.db": 0,
+        "catalog.db.lock": 0,
+    }

@@ -88,6 +88,18 @@ def test_a_cookie_that_somebody_planted_is_no_session(locked: TestClient, tokens
     assert "planted" not in sign_in(locked, tokens["viewer"]).headers["set-cookie"]
 
 
+def test_an_open_session_has_the_role_that_its_token_has_now_and_ends_with_it(
+    locked: TestClient, tokens: dict[str, str]
+) -> None:
+    sign_in(locked, tokens["admin"])
+    assert "admin-1, admin" in Seen(locked.get("/").text).text
+    file = Path(tokens["file"])
+    file.write_text(file.read_text().replace("admin-1 admin ", "admin-1 viewer "))
+    assert "admin-1, viewer" in Seen(locked.get("/").text).text
+    file.write_text("\n".join(line for line in file.read_text().splitlines() if "admin-1" not in line) + "\n")
+    assert locked.get("/").status_code == 303
+
+
 def test_a_session_ends_by_sign_out_by_its_age_by_idleness_and_when_its_user_is_disabled(
     locked: TestClient, tokens: dict[str, str], clock: Any, catalog: Catalog
 ) -> None:

@@ -11,6 +11,7 @@ from checkengine.guards.finding import Finding
 from checkengine.guards.policy import Policy
 from checkengine.replay.audit import Auditor, AuditSchedule, CpuBudget, Strata
 from checkengine.replay.audit.budget import FixedPace
+from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.recorder import Recorder
 
 
@@ -29,7 +30,7 @@ def audit_embedded(engine: Any, assembly: Any, recorder: Recorder, writer: Bundl
     from checkengine.engine_shim.engine.executor import EmbeddedExecutor
 
     executor = EmbeddedExecutor.over(engine.model, engine.environment())
-    chosen = assembly.settings.audit
+    chosen, kept = assembly.settings.audit, assembly.settings.capture
     pace = CpuBudget(chosen.cpu_share) if chosen.every_steps is None else FixedPace(chosen.every_steps)
     strata = Strata(engine.settings.block_size, tile=chosen.tile)
     schedule = AuditSchedule(strata, pace, rows_per_audit=chosen.rows)
@@ -42,4 +43,5 @@ def audit_embedded(engine: Any, assembly: Any, recorder: Recorder, writer: Bundl
         convict=Conviction(assembly.policy),
         write=writer.write if writer is not None else None,
         waiting=chosen.waiting,
+        limit=FaultLimit(kept.per_fault, 3600 * kept.per_fault_hours),
     )

@@ -14,6 +14,7 @@ from checkengine.guards import EventBus, IncidentBook, Policy
 from checkengine.replay.audit import AuditSchedule, CpuBudget, Strata
 from checkengine.replay.audit.budget import FixedPace
 from checkengine.replay.capture import Capture
+from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.recorder import Recorder
 from checkengine.vllm_plugin import switched_on
 
@@ -24,7 +25,7 @@ def audits(settings: Settings, bus: EventBus, write: Callable[[Capture], object]
     """None unless CHECKENGINE_VLLM_AUDIT=1 is set. What an audit convicts is an incident of this worker's."""
     if not switched_on(VARIABLE):
         return None
-    chosen = settings.audit
+    chosen, kept = settings.audit, settings.capture
     policy = Policy(settings.guards, settings.brake, IncidentBook(), publish=bus.publish, replica=replica_name())
 
     def make(adapter: EngineAdapter, recorder: Recorder) -> AuditSteps:
@@ -39,6 +40,7 @@ def audits(settings: Settings, bus: EventBus, write: Callable[[Capture], object]
             convict=Conviction(policy),
             write=write,
             waiting=chosen.waiting,
+            limit=FaultLimit(kept.per_fault, 3600 * kept.per_fault_hours),
         )
 
     return make

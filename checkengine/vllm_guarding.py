@@ -47,7 +47,16 @@ LOUD_MEMORY = "CHECKENGINE_VLLM_LOUD_MEMORY"
 """For canary replicas: engine_shim/vllm/loud_memory.py."""
 
 
+def join_vllm_s_log() -> None:
+    """What we tell stands in vLLM's log, in its form, where nobody has set up another one."""
+    theirs, ours = logging.getLogger("vllm"), logging.getLogger("checkengine")
+    if theirs.handlers and not ours.handlers and not logging.getLogger().handlers:
+        ours.handlers, ours.propagate = list(theirs.handlers), False
+        ours.setLevel(theirs.level)
+
+
 def build_observer(worker: Any) -> Observer:
+    join_vllm_s_log()
     settings = load_settings()
     listeners = [black_box(settings)] if settings.recorder.enabled else []
     level = None if settings.logits.level == "auto" else settings.logits.level
@@ -66,6 +75,7 @@ def black_box(settings: Settings) -> BlackBox:
 
 def build_guards_of(scheduler: Any) -> SchedulerGuards:
     """Guards, policy and spool of one engine core. Raises ConfigurationError."""
+    join_vllm_s_log()
     settings = load_settings()
     config = scheduler.vllm_config
     bus, book = EventBus(), IncidentBook()

@@ -21,6 +21,7 @@ from checkengine.guards.events import AuditCoverage, Event
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.audit import AuditSchedule, Selection, audit_event
 from checkengine.replay.capture import Capture
+from checkengine.replay.fault_limit import FaultLimit
 from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.record import StepRecord
 from checkengine.replay.recorder import Recorder
@@ -70,9 +71,12 @@ class AuditSteps:
         convict: Callable[[Finding], str],
         write: Callable[[Capture], object] | None = None,
         waiting: int = 1,
+        limit: FaultLimit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """On the audit's thread: `publish` hears of every verdict and, once a minute, of the coverage; `convict` files
+        """`limit`: how many bundles a kind of verdict is worth, in which time; None: three an hour.
+
+        On the audit's thread: `publish` hears of every verdict and, once a minute, of the coverage; `convict` files
         a finding and returns its incident; `write` puts a convicted capture on disk (None: it stays in memory)."""
         self.enabled = True
         self.judged = 0
@@ -88,6 +92,7 @@ class AuditSteps:
         self._publish = publish
         self._convict = convict
         self._write = write
+        self._limit = limit or FaultLimit(3, 3600.0)
         self._clock = clock
         self._told = clock()
         self._threads = max(1, int(adapter.environment().get("threads") or 1))
@@ -176,9 +181,11 @@ class AuditSteps:
         if verdict.kind in SEVERITIES:
             finding = finding_of(verdict, capture)
             incident = self._convict(finding)
-            if self._write is not None:
+            # A kernel that reads too far does so in every step: its bundles would push all others out.
+            if self._write is not None and self._limit.admit(finding, str(verdict.kind), time.time()):
                 capture.findings, capture.incident = (finding,), incident
-                self._write(capture)
+                if self._write(capture) is False:
+                    self._limit.take_back(finding, str(verdict.kind))
         event = audit_event(verdict, capture, time.time(), incident)
         if incident is not None:
             self.convictions.append({**asdict(event), "replica": ""})

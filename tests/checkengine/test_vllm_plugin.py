@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from checkengine import vllm_classes, vllm_plugin, vllm_setup
+from checkengine import vllm_classes, vllm_guarding, vllm_plugin, vllm_setup
 from checkengine.doctoring import diagnosis, lines
 from checkengine.engine_shim.vllm import versions
 from checkengine.engine_shim.vllm.versions import WANTED, Hook, hooks, tell
@@ -186,3 +186,25 @@ def test_a_platform_that_nobody_knows_is_named() -> None:
     )
     with pytest.raises(ImportError, match="'abacus'"):
         vllm_classes.worker_name(nowhere)
+
+
+def test_what_is_told_stands_in_vllm_s_log_unless_another_one_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    ours, theirs = logging.getLogger("checkengine"), logging.getLogger("vllm")
+    for logger in (ours, theirs):
+        for name in ("handlers", "propagate", "level"):
+            monkeypatch.setattr(logger, name, getattr(logger, name))
+    monkeypatch.setattr(theirs, "handlers", [Handler()])
+    theirs.setLevel(logging.INFO)
+    vllm_guarding.join_vllm_s_log()
+    assert ours.propagate, "pytest's handlers are the root's"
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    vllm_guarding.join_vllm_s_log()
+    logging.getLogger("checkengine.capture").info("bundle b is written")
+    assert lines == ["bundle b is written"]
+    ours._cache.clear()  # type: ignore[attr-defined]

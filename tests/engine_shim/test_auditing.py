@@ -13,6 +13,7 @@ from checkengine.guards.events import AuditCoverage, AuditJudged
 from checkengine.guards.finding import Finding, Severity
 from checkengine.replay.audit import Auditor, AuditSchedule, Strata
 from checkengine.replay.audit.budget import FixedPace
+from checkengine.replay.judge.verdict import Verdict, VerdictKind
 from checkengine.replay.recorder import Recorder
 from checkengine.replay.undo import UndoRing
 from checkengine.tiny import tiny_model
@@ -101,6 +102,23 @@ def test_audits_of_a_right_engine_tell_of_no_fault_and_file_nothing():
     assert all(event.incident is None for event in events)
     assert (filed, written) == ([], [])
     assert audits.judged == len(events) > 2
+
+
+def test_a_fault_of_every_step_is_on_record_each_time_and_its_bundles_leave_room_for_those_of_another_fault():
+    class Convinced:
+        """Finds the same masked read in each step, and once something else."""
+
+        judged = 0
+
+        def audit(self, capture, prints):
+            self.judged += 1
+            kind = VerdictKind.CODE_DEFECT if self.judged == 5 else VerdictKind.NAN_UNSAFE
+            return Verdict(kind, "as it says", sequence="r0")
+
+    events, filed, written, _ = served(auditor=Convinced())
+    assert len(filed) == len(events) >= 5
+    severities = [capture.findings[0].severity for capture in written]
+    assert severities == [Severity.WARNING] * 3 + [Severity.ERROR]
 
 
 def test_an_audit_that_fails_is_counted_and_serving_goes_on():

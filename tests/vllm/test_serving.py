@@ -20,8 +20,6 @@ import pytest
 from chats import CHATS, VICTIM, findings, records
 from conftest import Switches
 
-from checkengine.vllm_plugin import PAGES
-
 pytestmark = pytest.mark.timeout(900)
 READY_SECONDS = 600
 
@@ -86,8 +84,6 @@ def server(
     command += ["--api-server-count", str(request.param), "--data-parallel-size", str(request.param)]
     given = {**os.environ, **environment, "CHECKENGINE_SPOOL__DIRECTORY": str(folder / "spool")}
     given |= TWO_ENGINES if request.param == 2 else {}
-    # The engine that other tests keep in this process counts for itself.
-    given.pop(PAGES, None)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             command, env=given, stdout=log, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True

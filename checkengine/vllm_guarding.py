@@ -67,6 +67,7 @@ def black_box(settings: Settings) -> BlackBox:
     """Of one worker. Bundles that it writes are told in a spool of its own; the incident is the engine core's."""
     bus = EventBus()
     open_spool(settings, bus, replica_name())
+    counted(bus)  # Bundles and audits; its page is written by a thread of its own until the process ends.
     writer = BundleWriter(settings.capture, bus, IncidentBook())
     guards = {"guards": settings.guards.model_dump(mode="json")}
     made = audits(settings, bus, writer.write)

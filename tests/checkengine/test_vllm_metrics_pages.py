@@ -9,9 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from checkengine import vllm_guarding, vllm_setup
+from checkengine.config import Settings
 from checkengine.dashboards.metric_pages import MetricsPage
 from checkengine.dashboards.metrics import MULTIPROCESS
 from checkengine.guards import EventBus
+from checkengine.guards.events import BundleWritten
 from checkengine.vllm_plugin import PAGES
 from checkengine.vllm_setup import Pages
 
@@ -85,3 +87,26 @@ def test_a_folder_that_cannot_be_made_costs_metrics_and_not_guards(
     assert vllm_guarding.counted(bus) is None
     bus.close()
     assert caplog.text.count("no metrics on /metrics") == 2
+
+
+def test_a_bundle_that_a_worker_writes_counts_on_the_server_s_page(
+    registry: CollectorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[MetricsPage] = []
+    buses: list[EventBus] = []
+
+    def counted(bus: EventBus) -> None:
+        buses.append(bus)
+        page = of_a_bus(bus)
+        assert page is not None
+        pages.append(page)
+
+    of_a_bus = vllm_guarding.counted
+    monkeypatch.setattr(vllm_guarding, "counted", counted)
+    Pages().share()
+    box = vllm_guarding.black_box(Settings.model_validate({"spool": {"enabled": False}}))
+    buses[0].publish(BundleWritten("b", "inc-1", str(tmp_path), 1.0))
+    buses[0].close()
+    pages[0].close()
+    box.close()
+    assert "checkengine_bundles_written_total 1.0" in generate_latest(registry).decode()

@@ -28,12 +28,12 @@ from checkengine.replay.recorder import Recorder
 
 logger = logging.getLogger("checkengine.audit")
 
-KIND = "audit.defect"
-SEVERITIES: Mapping[VerdictKind, Severity] = {
-    VerdictKind.CODE_DEFECT: Severity.ERROR,
-    VerdictKind.NAN_UNSAFE: Severity.WARNING,
+CONVICTIONS: Mapping[VerdictKind, tuple[str, Severity]] = {
+    VerdictKind.CODE_DEFECT: ("audit.defect", Severity.ERROR),
+    VerdictKind.NAN_UNSAFE: ("audit.masked_read", Severity.WARNING),
 }
-"""Verdicts that convict; the others are told as events only."""
+"""Kind and severity of the finding for verdicts that convict; the others are told as events only. A masked read is a
+kind of its own: a kernel may do so in every healthy step (vLLM's on a CPU), which must not hide a defect."""
 TOLD_SECONDS = 60.0
 """Between two events that tell the coverage."""
 KEPT_CONVICTIONS = 100
@@ -178,7 +178,7 @@ class AuditSteps:
 
     def _tell(self, verdict: Verdict, capture: Capture) -> None:
         incident = None
-        if verdict.kind in SEVERITIES:
+        if verdict.kind in CONVICTIONS:
             finding = finding_of(verdict, capture)
             incident = self._convict(finding)
             # A kernel that reads too far does so in every step: its bundles would push all others out.
@@ -208,5 +208,5 @@ def prints_of(record: StepRecord, logits: torch.Tensor | None, handles: Sequence
 
 def finding_of(verdict: Verdict, capture: Capture) -> Finding:
     evidence = {"layers": len(verdict.layers), "slots": len(verdict.slots), "replays": verdict.replays_used}
-    step, severity = capture.window.last_step, SEVERITIES[verdict.kind]
-    return Finding(KIND, verdict.sequence or "", severity, step, 0, "audit", evidence=evidence)
+    step, (kind, severity) = capture.window.last_step, CONVICTIONS[verdict.kind]
+    return Finding(kind, verdict.sequence or "", severity, step, 0, "audit", evidence=evidence)

@@ -26,6 +26,7 @@ CAUSE_ORDER: tuple[str, ...] = (
     "sampler.inconsistent",
     "kv.integrity",
     "audit.defect",
+    "audit.masked_read",
     "recurrence.divergence",
     "speculation.acceptance",
     "stop.ignored",

@@ -24,7 +24,7 @@ from checkengine.replay.windows import build_window, window_of_all_rows
 REPRODUCED, NOT_REPRODUCED, CANNOT_JUDGE, USAGE = 1, 0, 125, 129
 """Exit codes that `git bisect run` understands."""
 
-AUDIT = "audit.defect"
+AUDIT = ("audit.defect", "audit.masked_read")
 """Kind of a finding that no guard raised: the judge convicted a sampled step."""
 
 DEFECTS = (VerdictKind.CODE_DEFECT, VerdictKind.NAN_UNSAFE)
@@ -166,7 +166,7 @@ def refire(found: Investigation, replayer: Replayer, kernel: str | None, progres
 
 def confirm_audit(found: Investigation) -> None:
     """An audit's finding comes from the judge, not from a guard: it fires again where the judge convicts again."""
-    if found.verdict is None or not found.findings or any(f.kind != AUDIT for f in found.findings):
+    if found.verdict is None or not found.findings or any(f.kind not in AUDIT for f in found.findings):
         return
     found.reproduced = found.verdict.kind in DEFECTS
     found.reference_fires = None

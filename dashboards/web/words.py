@@ -16,6 +16,7 @@ KINDS = {
     "sampler.inconsistent": "sampled tokens that the logits do not explain",
     "kv.integrity": "KV memory that is not what was written",
     "audit.defect": "a sampled step that an audit convicted",
+    "audit.masked_read": "a kernel that lets NaN in through masked memory",
     "recurrence.divergence": "a looped block that does not settle",
     "speculation.acceptance": "a speculative acceptance that changed",
     "stop.ignored": "a stop token that was not honoured",

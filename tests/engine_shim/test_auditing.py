@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from checkengine.detectors.logits import row_stats
-from checkengine.engine_shim.auditing import KIND, AuditSteps
+from checkengine.engine_shim.auditing import AuditSteps
 from checkengine.engine_shim.engine.engine import Engine
 from checkengine.engine_shim.engine.executor import EmbeddedExecutor
 from checkengine.engine_shim.engine.request import GenerationRequest, SamplingParameters
@@ -89,7 +91,7 @@ def test_a_quiet_over_read_becomes_an_incident_while_the_engine_serves():
     convicted = [event for event in events if event.verdict == "code defect"]
     assert convicted
     assert all(isinstance(event, AuditJudged) and event.incident == "incident-1" for event in convicted)
-    assert {finding.kind for finding in filed} == {KIND}
+    assert {finding.kind for finding in filed} == {"audit.defect"}
     assert filed[0].severity is Severity.ERROR
     assert filed[0].evidence["slots"] >= 1
     assert written[0].findings == (filed[0],)
@@ -119,6 +121,7 @@ def test_a_fault_of_every_step_is_on_record_each_time_and_its_bundles_leave_room
     assert len(filed) == len(events) >= 5
     severities = [capture.findings[0].severity for capture in written]
     assert severities == [Severity.WARNING] * 3 + [Severity.ERROR]
+    assert Counter(finding.kind for finding in filed) == {"audit.masked_read": len(filed) - 1, "audit.defect": 1}
 
 
 def test_an_audit_that_fails_is_counted_and_serving_goes_on():

@@ -101,5 +101,6 @@ def test_an_audit_convicts_a_quiet_over_read_that_no_guard_sees(engine: Any, swi
         )
     assert all(answer.outputs[0].stop_reason is None for answer in answers.values()), "no guard minded"
     fresh = findings(engine.spool)[known:]
-    assert {each["kind"] for each in fresh} == {"audit.defect"}
+    # That the kernel lets NaN in through masked slots is true of every step here, and told apart.
+    assert {each["kind"] for each in fresh} - {"audit.masked_read"} == {"audit.defect"}
     assert convicted["evidence"]

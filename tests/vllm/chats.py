@@ -69,7 +69,7 @@ def prompt_length(answer: Any) -> int:
 
 def records(spool: Path) -> list[dict[str, Any]]:
     """What the processes of an engine told, in order."""
-    lines = [line for path in sorted(spool.iterdir()) for line in path.read_bytes().splitlines()]
+    lines = [line for path in sorted(spool.glob("*.spool")) for line in path.read_bytes().splitlines()]
     found = [json.loads(line[line.index(b"{") :]) for line in lines]
     return sorted(found, key=lambda record: record["time"])
 

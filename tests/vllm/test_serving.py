@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +136,20 @@ def test_findings_and_actions_are_on_vllm_s_own_metrics(server: Server, switches
         server.stream(VICTIM)
     # One cause, one incident; engines on their own have one each.
     assert 1 <= len({finding["incident"] for finding in findings(server.spool)}) <= server.engines
-    stops = sum(record["data"]["kind"] == "stop" for record in records(server.spool) if record["kind"] == "action")
-    text = wait_for(server, f'checkengine_actions_total{{action="stop",kind="logits.nonfinite"}} {float(stops)}')
+    text = wait_for(server, lambda: f'checkengine_actions_total{{action="stop",kind="logits.nonfinite"}} {stops(server)}')
     assert "vllm:num_requests_running" in text
     assert "checkengine_steps_total" in text
 
 
-def wait_for(server: Server, sample: str) -> str:
+def stops(server: Server) -> float:
+    """By the spool, to which what happened comes a moment later."""
+    return float(sum(each["data"]["kind"] == "stop" for each in records(server.spool) if each["kind"] == "action"))
+
+
+def wait_for(server: Server, sample: Callable[[], str]) -> str:
     """Pages are written once a second."""
     end = time.monotonic() + 60
-    while sample not in (text := server.get("/metrics")):
+    while sample() not in (text := server.get("/metrics")):
         assert time.monotonic() < end, text
         server.pause()
     return text

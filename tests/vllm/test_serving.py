@@ -136,7 +136,9 @@ def test_findings_and_actions_are_on_vllm_s_own_metrics(server: Server, switches
         server.stream(VICTIM)
     # One cause, one incident; engines on their own have one each.
     assert 1 <= len({finding["incident"] for finding in findings(server.spool)}) <= server.engines
-    text = wait_for(server, lambda: f'checkengine_actions_total{{action="stop",kind="logits.nonfinite"}} {stops(server)}')
+    text = wait_for(
+        server, lambda: f'checkengine_actions_total{{action="stop",kind="logits.nonfinite"}} {stops(server)}'
+    )
     assert "vllm:num_requests_running" in text
     assert "checkengine_steps_total" in text
 

@@ -88,8 +88,12 @@ class Run:
             for cache in self.caches:
                 cache[block] = 0
         if refill:
-            # What is refilled counts as the end of the step before.
-            self.after[-1:] = [[cache.clone() for cache in self.caches]]
+            # What is refilled counts as the end of the step before, or as what there was before any.
+            now = [cache.clone() for cache in self.caches]
+            if self.after:
+                self.after[-1] = now
+            else:
+                self.at_start = now
         self.box.before_step(self.worker, message)
         slots = [slot for slots in expected.slots.values() for slot in slots]
         for cache in self.caches:
@@ -121,6 +125,7 @@ def slots_of(caches: list[torch.Tensor], blocks: np.ndarray) -> dict[str, torch.
 
 @settings(max_examples=25, deadline=None)
 @example(seed=8174, late=0, steps=20, refilling=False)  # Back to before the first step.
+@example(seed=5, late=0, steps=20, refilling=True)  # A block is refilled before the first step.
 @given(seed=st.integers(0, 10**6), late=st.integers(0, 2), steps=st.integers(20, 60), refilling=st.booleans())
 def test_a_capture_holds_memory_as_the_last_recorded_step_left_it_and_leads_back_byte_for_byte(
     seed: int, late: int, steps: int, refilling: bool

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from checkengine.dashboards.web.bundle_places import places
+from checkengine.guards.errors import first_line
 from checkengine.replay.catalog import Catalog, jobs
 from checkengine.replay.catalog.fleet import JobRow
 from checkengine.replay.catalog.ingest import record_replay
@@ -80,7 +81,7 @@ class ReplayWorker:
                 if self.work_once():
                     continue
             except SQLAlchemyError as error:
-                logger.error("the catalog cannot be asked for replays: %s", str(error).splitlines()[0])
+                logger.error("the catalog cannot be asked for replays: %s", first_line(error))
             self._stop.wait(IDLE_SECONDS)
 
     def _work(self, job: JobRow) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from checkengine.guards.errors import UserError
+from checkengine.guards.errors import UserError, first_line
 from checkengine.replay.catalog import Catalog, CatalogError
 from checkengine.replay.catalog.ingest import forget_progress, ingest, save_progress
 from checkengine.replay.catalog.queries import progress as progress_of
@@ -224,10 +224,6 @@ class Collector:
         if self._catalog is not None:
             self._catalog.close()
             self._catalog = None
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def boot_of(path: Path) -> str:

@@ -16,6 +16,11 @@ class UserError(Exception):
         return one_line(super().__str__())
 
 
+def first_line(error: BaseException) -> str:
+    """Of what it says; its type where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def one_line(text: str) -> str:
     """`text` with every character escaped that does not print, newlines and lone surrogates among them."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

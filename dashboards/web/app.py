@@ -45,7 +45,7 @@ from checkengine.dashboards.web.pages import PACKAGE, Pages
 from checkengine.dashboards.web.people import Person
 from checkengine.dashboards.web.problems import Problem
 from checkengine.dashboards.web.settings import DashboardSettings
-from checkengine.guards.errors import UserError
+from checkengine.guards.errors import UserError, first_line
 from checkengine.guards.hosts import is_loopback
 from checkengine.replay.catalog import Catalog
 
@@ -186,7 +186,7 @@ def install_problems(app: FastAPI, pages: Pages) -> None:
     @app.exception_handler(InterfaceError)
     @app.exception_handler(TimeoutError)
     async def away(request: Request, error: Exception) -> Response:
-        logger.error("the catalog does not answer: %s", (str(error).splitlines() or [type(error).__name__])[0])
+        logger.error("the catalog does not answer: %s", first_line(error))
         problem = Problem(503, "The catalog does not answer", AWAY, {"retry-after": "5"})
         return shown(request, problem)
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from starlette.concurrency import run_in_threadpool
 
 from checkengine.dashboards.web.problems import Problem
+from checkengine.guards.errors import first_line
 from checkengine.replay.catalog import Catalog
 from checkengine.replay.catalog.fleet import ControlRow, JobRow, ReplicaRow
 from checkengine.replay.catalog.models import ActionRow, BundleRow, FindingRow, NoticeRow, ReplayRow
@@ -85,7 +86,7 @@ class Live:
             try:
                 version = await run_in_threadpool(self.version)
             except Exception as error:
-                logger.error("the catalog cannot be read: %s", str(error).splitlines()[0])
+                logger.error("the catalog cannot be read: %s", first_line(error))
                 version = self._version
             if version != self._version:
                 self._version = version

@@ -16,7 +16,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from checkengine.guards.errors import UserError
+from checkengine.guards.errors import UserError, first_line
 
 BUSY_SECONDS = 10.0
 SETTING = "[catalog] url"
@@ -58,7 +58,7 @@ class Catalog:
                 "pip install 'checkengine[postgres]'"
             ) from error
         except (sa.exc.SQLAlchemyError, OSError) as error:
-            words = (str(error).splitlines() or [type(error).__name__])[0]
+            words = first_line(error)
             raise CatalogError(
                 f"the catalog {location.render_as_string()} cannot be opened ({words}); check {named}"
             ) from error
